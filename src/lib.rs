@@ -33,5 +33,6 @@
 //! - A token is never stored in `fleet`, and prints as `***`.
 
 pub mod api;
+pub mod fleet;
 pub mod meta;
 pub mod store;

@@ -30,6 +30,9 @@ pub const TTL_SECONDS: &str = "sandbox.cocoonstack.io/ttl-seconds";
 /// Annotation a client sets: the snapshot to start from.
 pub const SNAPSHOT: &str = "sandbox.cocoonstack.io/snapshot";
 
+/// Key in a daemon's claim metadata: the claim reference, for claims that the daemon takes without one.
+pub const CLAIM_REF: &str = "sandbox.cocoonstack.io/claim-ref";
+
 /// The keys with [`PREFIX`] that are a client's to set.
 pub const CLIENT_KEYS: [&str; 5] = [TEMPLATE, NET, SIZE, TTL_SECONDS, SNAPSHOT];
 

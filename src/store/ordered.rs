@@ -71,10 +71,6 @@ impl<T> Default for Ordered<T> {
 }
 
 impl<T> Ordered<T> {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     pub(super) fn len_in(&self, scope: &Scope) -> usize {
         match scope {
             Scope::All => self.len,
@@ -236,8 +232,8 @@ mod tests {
         let mut map = Ordered::default();
         map.insert("a", "x", 1);
         assert_eq!(map.insert("a", "x", 2), Some(1));
-        assert_eq!(map.len(), 1);
+        assert_eq!(map.len, 1);
         assert_eq!(map.remove("a", "x"), Some(2));
-        assert_eq!((map.len(), map.namespaces.len()), (0, 0));
+        assert_eq!((map.len, map.namespaces.len()), (0, 0));
     }
 }

@@ -1,0 +1,199 @@
+//! What the passing of time changes: nodes that fall silent, leases that end, expired objects that go.
+
+use std::time::Duration;
+
+use super::{Fleet, Health, Now, Phase, Sandbox, index::State};
+use crate::{
+    api::{NodeAddress, NodeName},
+    meta::UnixTime,
+};
+
+/// Expired objects kept at once. Beyond it the oldest go first.
+const RETAINED_OBJECTS: usize = 10_000;
+/// How long an expired object is kept.
+const RETAINED_FOR: Duration = Duration::from_secs(3_600);
+
+/// After how long a silence a node is what.
+#[derive(Clone, Copy, Debug)]
+pub struct HealthLimits {
+    /// A node silent for longer is asked whether it is there.
+    pub fresh: Duration,
+    /// A node silent for longer gets no new sandboxes.
+    pub stale: Duration,
+    /// The sandboxes of a node silent for longer are shown as unknown.
+    pub lost: Duration,
+    /// Time between two questions to a silent node.
+    pub probe_interval: Duration,
+}
+
+impl Default for HealthLimits {
+    /// 60 s, 90 s and 120 s, asked every 30 s: two, three and four publications of the default period.
+    fn default() -> Self {
+        Self {
+            fresh: Duration::from_secs(60),
+            stale: Duration::from_secs(90),
+            lost: Duration::from_secs(120),
+            probe_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a tick leaves to be done.
+#[derive(Debug, Default)]
+pub struct Attention {
+    /// Nodes to ask whether they are there.
+    pub probe: Vec<(NodeName, NodeAddress)>,
+}
+
+impl Fleet {
+    /// Brings the index to `now`. To be called about once a second.
+    pub fn tick(&self, now: Now) -> Attention {
+        let mut state = self.lock();
+        let names: Vec<_> = state.nodes.keys().cloned().collect();
+        let mut attention = Attention::default();
+        for name in &names {
+            state.judge(name, now);
+            state.expire(name, now.wall);
+            attention.probe.extend(state.due_probe(name, now));
+        }
+        state.drop_retained(now.wall);
+        attention
+    }
+
+    /// Notes that a node answered, or published while this server watched.
+    pub fn heard(&self, node: &NodeName, now: Now) {
+        self.lock().heard(node, now);
+    }
+
+    /// Notes that a node that was never heard of did not answer: it is stale, whatever its publication says.
+    pub fn not_heard(&self, node: &NodeName, now: Now) {
+        self.lock().judge(node, now);
+    }
+
+    /// Notes whether a node says that it is draining.
+    pub fn set_draining(&self, node: &NodeName, draining: bool) {
+        let mut state = self.lock();
+        let Some(known) = state.nodes.get_mut(node) else {
+            return;
+        };
+        if std::mem::replace(&mut known.draining, draining) != draining {
+            state.enlist_all(node);
+        }
+    }
+}
+
+impl State {
+    pub(super) fn heard(&mut self, name: &NodeName, now: Now) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.heard = Some(now.instant);
+            self.judge(name, now);
+        }
+    }
+
+    /// Derives a node's health from its silence; a change reaches its place in the draw and its sandboxes.
+    fn judge(&mut self, name: &NodeName, now: Now) {
+        let limits = self.limits;
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let silence = now
+            .instant
+            .saturating_duration_since(node.heard.unwrap_or(node.known_since));
+        let health = match silence {
+            silence if silence >= limits.lost => Health::Lost,
+            silence if silence >= limits.stale || node.heard.is_none() => Health::Stale,
+            _ => Health::Fresh,
+        };
+        let before = std::mem::replace(&mut node.health, health);
+        if before == health {
+            return;
+        }
+        let lost = health == Health::Lost;
+        let differ = node
+            .claims
+            .iter()
+            .filter(|record| record.value.node_lost != lost && !record.value.is_over());
+        let changed: Vec<_> = differ.map(|record| record.value.clone()).collect();
+        for sandbox in changed {
+            self.put(Sandbox {
+                node_lost: lost,
+                changed: now.wall,
+                ..sandbox
+            });
+        }
+        self.enlist_all(name);
+    }
+
+    fn due_probe(&mut self, name: &NodeName, now: Now) -> Option<(NodeName, NodeAddress)> {
+        let limits = self.limits;
+        let node = self.nodes.get_mut(name)?;
+        let since = |then| now.instant.saturating_duration_since(then);
+        let silent = node.heard.is_none_or(|heard| since(heard) >= limits.fresh);
+        let due = node
+            .probed
+            .is_none_or(|probed| since(probed) >= limits.probe_interval);
+        if !(silent && due) {
+            return None;
+        }
+        node.probed = Some(now.instant);
+        Some((name.clone(), node.address.clone()?))
+    }
+
+    /// Marks the sandboxes whose lease is over. Looks at a node's sandboxes only when one of its leases may have ended,
+    /// which costs a quiet node one comparison and no memory for a queue.
+    fn expire(&mut self, name: &NodeName, now: UnixTime) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        if node.next_deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        let (mut over, mut next) = (Vec::new(), None);
+        for record in node.claims.iter().filter(|record| !record.value.is_over()) {
+            match record.value.deadline {
+                Some(deadline) if deadline <= now => over.push(record.value.clone()),
+                deadline => next = super::index::earlier(next, deadline),
+            }
+        }
+        node.next_deadline = next;
+        for sandbox in over {
+            self.put(Sandbox {
+                phase: Phase::Expired,
+                changed: now,
+                ..sandbox
+            });
+        }
+    }
+
+    /// Keeps an expired object whose VM is gone, for a while.
+    pub(super) fn retain(&mut self, sandbox: Sandbox, now: UnixTime) {
+        self.retained.push_back((
+            now.after(RETAINED_FOR),
+            sandbox.node.clone(),
+            sandbox.claim.clone(),
+        ));
+        self.put(Sandbox {
+            phase: Phase::Expired,
+            gone: true,
+            changed: now,
+            ..sandbox
+        });
+    }
+
+    fn drop_retained(&mut self, now: UnixTime) {
+        while let Some((until, node, claim)) = self.retained.front().cloned() {
+            if until > now && self.retained.len() <= RETAINED_OBJECTS {
+                return;
+            }
+            self.retained.pop_front();
+            let gone = self
+                .nodes
+                .get(&node)
+                .and_then(|node| node.claims.get(&claim))
+                .is_some_and(|r| r.value.gone);
+            if gone {
+                self.unlist(&node, &claim, super::node::End::Absent);
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The index as a whole: its state, its reads, and the few moves that every change is made of.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    Health, HealthLimits, Now, Sandbox,
+    naming::{distinct_id_name, id_name},
+    node::{End, Node},
+    placement::Candidates,
+};
+use crate::{
+    api::{ClaimId, NodeAddress, NodeName, SandboxKey},
+    meta::{ResourceVersion, UnixTime},
+    store::{Change, Key, Limits, Store, Stored},
+};
+
+/// The index. Shared by reference; readers go to [`Fleet::store`].
+#[derive(Debug)]
+pub struct Fleet {
+    store: Arc<Store<Sandbox>>,
+    // Held for one merge or one write, never over an await. Whoever holds it may lock the store, not the reverse.
+    state: Mutex<State>,
+}
+
+/// Where a sandbox is.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// The sandbox as it is now.
+    pub sandbox: Arc<Stored<Sandbox>>,
+    /// Where its node's daemon is reached; `None` when no publication says.
+    pub address: Option<NodeAddress>,
+    /// Whether the node is heard of.
+    pub health: Health,
+}
+
+/// Numbers for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Nodes by health: fresh, stale, lost.
+    pub nodes: [usize; 3],
+    /// Sandboxes listed.
+    pub sandboxes: usize,
+    /// Sandboxes listed under their id because another one has their name.
+    pub name_conflicts: usize,
+    /// Warm VMs that could be claimed.
+    pub warm: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) store: Arc<Store<Sandbox>>,
+    pub(super) nodes: HashMap<NodeName, Node>,
+    pub(super) candidates: Candidates,
+    pub(super) limits: HealthLimits,
+    /// Claims that are listed under their id because the name they ask for is another one's.
+    pub(super) losers: HashMap<SandboxKey, Vec<(NodeName, ClaimId)>>,
+    /// Names that a create is under way for.
+    pub(super) reserved: HashSet<SandboxKey>,
+    /// Expired sandboxes that are kept although their VM is gone, oldest first, each with the time it goes.
+    pub(super) retained: VecDeque<(UnixTime, NodeName, ClaimId)>,
+}
+
+impl Fleet {
+    /// An empty index whose first change gets the version after `start`.
+    pub fn new(start: ResourceVersion, history: Limits, health: HealthLimits) -> Self {
+        let store = Arc::new(Store::new(start, history));
+        let state = State {
+            store: store.clone(),
+            nodes: HashMap::new(),
+            candidates: Candidates::default(),
+            limits: health,
+            losers: HashMap::new(),
+            reserved: HashSet::new(),
+            retained: VecDeque::new(),
+        };
+        Self {
+            store,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// The sandboxes, to read.
+    pub fn store(&self) -> &Arc<Store<Sandbox>> {
+        &self.store
+    }
+
+    /// The sandbox of that name and the node to ask about it.
+    pub fn locate(&self, key: &SandboxKey) -> Option<Located> {
+        let sandbox = self.store.get(&key.namespace, &key.name)?;
+        let state = self.lock();
+        let node = state.nodes.get(&sandbox.value.node);
+        let address = node.and_then(|node| node.address.clone());
+        Some(Located {
+            address,
+            health: node.map_or(Health::Lost, |node| node.health),
+            sandbox,
+        })
+    }
+
+    /// The sandbox with that claim id on that node.
+    pub fn by_claim(&self, node: &NodeName, claim: &ClaimId) -> Option<Arc<Stored<Sandbox>>> {
+        self.lock().nodes.get(node)?.claims.get(claim).cloned()
+    }
+
+    /// Where a node's daemon is reached.
+    pub fn address(&self, node: &NodeName) -> Option<NodeAddress> {
+        self.lock().nodes.get(node)?.address.clone()
+    }
+
+    /// The node that publishes `address` as its daemon's, if one does.
+    pub fn node_at(&self, address: &NodeAddress) -> Option<NodeName> {
+        let state = self.lock();
+        state
+            .nodes
+            .values()
+            .find(|node| node.address.as_ref() == Some(address))
+            .map(|node| node.name.clone())
+    }
+
+    /// Every node with an address.
+    pub fn addresses(&self) -> Vec<(NodeName, NodeAddress)> {
+        let state = self.lock();
+        state
+            .nodes
+            .values()
+            .filter_map(|node| Some((node.name.clone(), node.address.clone()?)))
+            .collect()
+    }
+
+    /// Numbers for metrics.
+    pub fn counts(&self) -> Counts {
+        let state = self.lock();
+        let mut counts = Counts {
+            sandboxes: self.store.count(&crate::store::Scope::All),
+            name_conflicts: state.losers.values().map(Vec::len).sum(),
+            ..Counts::default()
+        };
+        for node in state.nodes.values() {
+            counts.nodes[node.health as usize] += 1;
+            counts.warm += node
+                .pools
+                .values()
+                .map(|pool| u64::from(pool.warm))
+                .sum::<u64>();
+        }
+        counts
+    }
+
+    pub(super) fn lock(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+impl State {
+    pub(super) fn node_mut(&mut self, name: &NodeName, now: Now) -> &mut Node {
+        if !self.nodes.contains_key(name) {
+            self.nodes
+                .insert(name.clone(), Node::new(name.clone(), now.instant));
+        }
+        self.nodes
+            .get_mut(name)
+            .expect("it was inserted if it was missing")
+    }
+
+    /// Makes this the state of a sandbox whose name is settled. Its node must be known.
+    pub(super) fn put(&mut self, sandbox: Sandbox) {
+        for event in self.store.commit([Change::Put(sandbox)]) {
+            let record = event.object();
+            let Some(node) = self.nodes.get_mut(&record.value.node) else {
+                continue;
+            };
+            node.touch(&record.value.claim);
+            node.next_deadline = earlier(
+                node.next_deadline,
+                record.value.deadline.filter(|_| !record.value.is_over()),
+            );
+            node.claims.insert(record.clone());
+        }
+    }
+
+    /// Lists a new sandbox under `wanted`, or under its id when it asks for no name or another one has it by right.
+    pub(super) fn list(&mut self, mut sandbox: Sandbox, wanted: Option<SandboxKey>) {
+        let Some(wanted) = wanted else {
+            sandbox.name = id_name(&sandbox.claim);
+            let key = SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone());
+            return self.list(sandbox, Some(key));
+        };
+        let holder = self.store.get(&wanted.namespace, &wanted.name);
+        let Some(holder) = holder else {
+            (sandbox.namespace, sandbox.name) = (wanted.namespace, wanted.name);
+            return self.put(sandbox);
+        };
+        if precedes(&sandbox, &holder.value) {
+            self.store.commit([Change::Delete(Key::new(
+                wanted.namespace.clone(),
+                wanted.name.clone(),
+            ))]);
+            (sandbox.namespace, sandbox.name) = (wanted.namespace.clone(), wanted.name.clone());
+            self.put(sandbox);
+            self.list_under_id(holder.value.clone(), wanted);
+        } else {
+            self.list_under_id(sandbox, wanted);
+        }
+    }
+
+    fn list_under_id(&mut self, mut sandbox: Sandbox, wanted: SandboxKey) {
+        sandbox.namespace = wanted.namespace.clone();
+        sandbox.name = id_name(&sandbox.claim);
+        if self.store.get(&sandbox.namespace, &sandbox.name).is_some() {
+            sandbox.name = distinct_id_name(&sandbox.claim, sandbox.uid);
+        }
+        // A loser that is driven out of its id's name as well still waits for the name it asked for.
+        if !std::mem::replace(&mut sandbox.name_taken, true) {
+            let losers = self.losers.entry(wanted).or_default();
+            losers.push((sandbox.node.clone(), sandbox.claim.clone()));
+        }
+        self.put(sandbox);
+    }
+
+    /// Takes a sandbox off the list, and gives its name to whoever waits for it.
+    pub(super) fn unlist(
+        &mut self,
+        node: &NodeName,
+        claim: &ClaimId,
+        end: End,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        let holder = self.nodes.get_mut(node)?;
+        holder.dead.insert(claim.clone(), end);
+        holder.touch(claim);
+        holder.holds.remove(claim);
+        let record = holder.claims.remove(claim)?;
+        self.delete(&record.value);
+        Some(record)
+    }
+
+    pub(super) fn delete(&mut self, sandbox: &Sandbox) {
+        let key = SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone());
+        self.store.commit([Change::Delete(Key::new(
+            key.namespace.clone(),
+            key.name.clone(),
+        ))]);
+        if sandbox.name_taken {
+            self.losers.retain(|_, losers| {
+                losers.retain(|(node, claim)| *claim != sandbox.claim || *node != sandbox.node);
+                !losers.is_empty()
+            });
+        }
+        self.promote(key);
+    }
+
+    /// Gives a free name to the claim that has the best right to it.
+    fn promote(&mut self, key: SandboxKey) {
+        let Some(losers) = self.losers.remove(&key) else {
+            return;
+        };
+        let mut losers: Vec<_> = losers
+            .into_iter()
+            .filter_map(|(node, claim)| self.nodes.get(&node)?.claims.get(&claim).cloned())
+            .collect();
+        losers.sort_by(|a, b| right(&a.value).cmp(&right(&b.value)));
+        let mut losers = losers.into_iter();
+        let Some(heir) = losers.next() else { return };
+        let rest: Vec<_> = losers
+            .map(|record| (record.value.node.clone(), record.value.claim.clone()))
+            .collect();
+        if !rest.is_empty() {
+            self.losers.insert(key.clone(), rest);
+        }
+        let old = Key::new(heir.value.namespace.clone(), heir.value.name.clone());
+        self.store.commit([Change::Delete(old)]);
+        self.put(Sandbox {
+            namespace: key.namespace,
+            name: key.name,
+            name_taken: false,
+            ..heir.value.clone()
+        });
+    }
+}
+
+/// Whether `one` has the better right to a name that both ask for.
+fn precedes(one: &Sandbox, other: &Sandbox) -> bool {
+    right(one) < right(other)
+}
+
+fn right(sandbox: &Sandbox) -> (UnixTime, &ClaimId, &NodeName) {
+    (sandbox.created, &sandbox.claim, &sandbox.node)
+}
+
+pub(super) fn earlier(one: Option<UnixTime>, other: Option<UnixTime>) -> Option<UnixTime> {
+    one.into_iter().chain(other).min()
+}

@@ -1,0 +1,338 @@
+//! What nodes say, taken into the index.
+
+use std::{collections::HashSet, sync::Arc};
+
+use compact_str::CompactString;
+
+use super::{
+    Now, Phase, ReadGuard, Report, Row, Sandbox, UserPart,
+    index::{Fleet, State},
+    naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
+    node::{End, Hold, Node},
+};
+use crate::{
+    api::{ClaimId, NodeName, PoolKey, SandboxKey, ShutdownPolicy, labels},
+    meta::{UnixTime, validate_label_value, validate_qualified_name},
+};
+
+/// What a publication left open and a direct read of the node would settle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubt {
+    /// Sandboxes that the publication does not list any more.
+    pub absent: usize,
+    /// New sandboxes of which it does not say when they were claimed; they are not listed yet.
+    pub undated: usize,
+}
+
+impl Doubt {
+    /// Whether there is anything to ask.
+    pub fn is_some(self) -> bool {
+        self != Self::default()
+    }
+}
+
+impl Fleet {
+    /// Takes over a node's publication.
+    ///
+    /// `watched`: it was published while this server looked on, so the node is alive; one that merely lay in etcd at the
+    /// start says nothing about that. `admit_undated`: nobody can be asked when new sandboxes were claimed, so the
+    /// publication's own age is taken.
+    pub fn publish(
+        &self,
+        node: &NodeName,
+        report: &Report,
+        watched: bool,
+        admit_undated: bool,
+        now: Now,
+    ) -> Doubt {
+        let mut state = self.lock();
+        let known = state.node_mut(node, now);
+        if report.address.is_some() {
+            known.address.clone_from(&report.address);
+        }
+        if let Some(pools) = &report.pools {
+            state.set_pools(node, pools);
+        }
+        if watched {
+            state.heard(node, now);
+        }
+        state.enlist_all(node);
+        let mut doubt = Doubt::default();
+        let mut listed = HashSet::with_capacity(report.rows.len());
+        for row in &report.rows {
+            if listed.insert(&row.claim) {
+                let fallback = admit_undated.then_some(report.published_since);
+                doubt.undated +=
+                    usize::from(!state.merge_row(node, row, Source::Publication { fallback }, now));
+            }
+        }
+        if report.complete {
+            doubt.absent = state.absent(node, &listed).len();
+        }
+        doubt
+    }
+
+    /// Takes over what a node answered to the question for all its sandboxes.
+    ///
+    /// What changed since the question was sent is left as it is. What the node does not list is gone.
+    pub fn read(&self, read: ReadGuard<'_>, rows: &[Row], now: Now) {
+        let node = read.node().clone();
+        let mut state = self.lock();
+        state.heard(&node, now);
+        let touched = state
+            .nodes
+            .get_mut(&node)
+            .and_then(|node| node.reading.take())
+            .unwrap_or_default();
+        let mut listed = HashSet::with_capacity(rows.len());
+        for row in rows {
+            if listed.insert(&row.claim) && !touched.contains(&row.claim) {
+                state.merge_row(&node, row, Source::Node, now);
+            }
+        }
+        for claim in state.absent_for_sure(&node, &listed) {
+            if !touched.contains(&claim) {
+                state.vanish(&node, &claim, now.wall);
+            }
+        }
+    }
+
+    /// Takes over what a node answered about one sandbox.
+    pub fn observe(&self, node: &NodeName, row: &Row, now: Now) {
+        self.lock().merge_row(node, row, Source::Node, now);
+    }
+
+    /// Takes over that a node, asked for this one sandbox with a working token, does not have it.
+    pub fn confirmed_absent(&self, node: &NodeName, claim: &ClaimId, now: Now) {
+        self.lock().vanish(node, claim, now.wall);
+    }
+
+    /// Forgets a node whose publication was deleted, and everything on it.
+    pub fn forget_node(&self, node: &NodeName) {
+        let mut state = self.lock();
+        state.set_pools(node, &[]);
+        let Some(gone) = state.nodes.remove(node) else {
+            return;
+        };
+        for record in gone.claims.iter() {
+            state.delete(&record.value);
+        }
+    }
+}
+
+/// Who says it.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A publication: late, maybe replayed. `fallback`: creation time of what it does not date.
+    Publication { fallback: Option<UnixTime> },
+    /// The node itself, now.
+    Node,
+}
+
+impl State {
+    /// Takes one row over. False: it is new and undated, and was left out.
+    fn merge_row(&mut self, name: &NodeName, row: &Row, source: Source, now: Now) -> bool {
+        let node = self.node_mut(name, now);
+        match (node.dead.get(&row.claim), source) {
+            (None, _) => {}
+            (Some(End::Absent), Source::Node) => node.dead.revive(&row.claim),
+            (Some(_), _) => return true,
+        }
+        if let Some(known) = node.claims.get(&row.claim).cloned() {
+            let hold = settle(node, row, source);
+            let merged = merge(&known.value, row, &hold, node.address_ip(), now.wall);
+            if merged != known.value {
+                self.put(merged);
+            }
+            return true;
+        }
+        let created = match (row.claimed_at, source) {
+            (Some(claimed_at), _) => claimed_at,
+            (
+                None,
+                Source::Publication {
+                    fallback: Some(fallback),
+                },
+            ) => fallback,
+            (None, Source::Publication { fallback: None }) => return false,
+            (None, Source::Node) => now.wall,
+        };
+        let sandbox = first_seen(node, row, created, now.wall);
+        self.list(sandbox, wanted_key(row));
+        true
+    }
+
+    /// Claims of the node that `listed` leaves out and that no hold protects.
+    fn absent(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
+        let Some(node) = self.nodes.get(node) else {
+            return Vec::new();
+        };
+        let unheld = |claim: &ClaimId| !node.holds.get(claim).is_some_and(|hold| hold.unlisted);
+        node.missing(listed)
+            .filter(|claim| unheld(claim))
+            .cloned()
+            .collect()
+    }
+
+    /// Claims of the node that `listed` leaves out, when the node itself made the list.
+    fn absent_for_sure(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
+        self.nodes
+            .get(node)
+            .map(|node| node.missing(listed).cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// The node does not have the claim any more.
+    fn vanish(&mut self, name: &NodeName, claim: &ClaimId, now: UnixTime) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let Some(record) = node.claims.get(claim).cloned() else {
+            node.dead.insert(claim.clone(), End::Absent);
+            return;
+        };
+        let expired = record
+            .value
+            .deadline
+            .is_some_and(|deadline| deadline <= now);
+        let outlives = record.value.deleted_at.is_none() && expired && record.value.is_retained();
+        if outlives || record.value.has_finalizers() {
+            self.retain(record.value.clone(), now);
+        } else {
+            self.unlist(name, claim, End::Absent);
+        }
+    }
+}
+
+impl Node {
+    fn missing<'a>(&'a self, listed: &'a HashSet<&ClaimId>) -> impl Iterator<Item = &'a ClaimId> {
+        let there = self.claims.iter().filter(|record| !record.value.gone);
+        there
+            .map(|record| &record.value.claim)
+            .filter(|claim| !listed.contains(claim))
+    }
+
+    pub(super) fn address_ip(&self) -> Option<std::net::IpAddr> {
+        self.address.as_ref()?.ip()
+    }
+}
+
+/// Lets go of what the row confirms; the node's own word also settles what it contradicts. Returns what still holds.
+fn settle(node: &mut Node, row: &Row, source: Source) -> Hold {
+    if !node.holds.contains_key(&row.claim) {
+        return Hold::default();
+    }
+    node.hold(&row.claim, |hold| {
+        let direct = matches!(source, Source::Node);
+        hold.unlisted = false;
+        hold.phase = hold.phase.filter(|phase| !direct && *phase != row.phase);
+        hold.deadline = hold
+            .deadline
+            .filter(|deadline| !direct && Some(*deadline) != row.deadline);
+    });
+    node.holds.get(&row.claim).cloned().unwrap_or_default()
+}
+
+/// The known sandbox with what the row says of it. Creation time and name stay for the object's life.
+fn merge(
+    known: &Sandbox,
+    row: &Row,
+    hold: &Hold,
+    node_ip: Option<std::net::IpAddr>,
+    now: UnixTime,
+) -> Sandbox {
+    let deadline = hold.deadline.or(row.deadline).or(known.deadline);
+    let phase = effective(hold.phase.unwrap_or(row.phase), deadline, now);
+    let unchanged = phase == known.phase && !known.node_lost && !known.gone;
+    Sandbox {
+        address: if row.address.is_empty() {
+            known.address.clone()
+        } else {
+            row.address.clone()
+        },
+        node_ip,
+        pool: merged_pool(known.pool.as_ref(), row.pool.as_ref()),
+        from_checkpoint: row
+            .from_checkpoint
+            .clone()
+            .or_else(|| known.from_checkpoint.clone()),
+        changed: if unchanged { known.changed } else { now },
+        deadline,
+        phase,
+        gone: false,
+        node_lost: false,
+        ..known.clone()
+    }
+}
+
+fn merged_pool(known: Option<&Arc<PoolKey>>, reported: Option<&PoolKey>) -> Option<Arc<PoolKey>> {
+    match (known, reported) {
+        (Some(known), Some(reported)) if **known != *reported => Some(Arc::new(reported.clone())),
+        (None, Some(reported)) => Some(Arc::new(reported.clone())),
+        (known, _) => known.cloned(),
+    }
+}
+
+/// A lease that is over outweighs whatever the machine still does.
+fn effective(phase: Phase, deadline: Option<UnixTime>, now: UnixTime) -> Phase {
+    match deadline {
+        Some(deadline) if deadline <= now => Phase::Expired,
+        _ => phase,
+    }
+}
+
+fn first_seen(node: &Node, row: &Row, created: UnixTime, now: UnixTime) -> Sandbox {
+    Sandbox {
+        namespace: namespace_of_claim_ref(&row.claim_ref).into(),
+        name: CompactString::default(),
+        uid: uid_of(&node.name, &row.claim),
+        claim: row.claim.clone(),
+        node: node.name.clone(),
+        address: row.address.clone(),
+        node_ip: node.address_ip(),
+        pool: merged_pool(None, row.pool.as_ref()),
+        from_checkpoint: row.from_checkpoint.clone(),
+        created,
+        changed: created,
+        deadline: row.deadline,
+        deleted_at: None,
+        phase: effective(row.phase, row.deadline, now),
+        gone: false,
+        node_lost: node.health == super::Health::Lost,
+        name_taken: false,
+        user: restored_user_part(row),
+    }
+}
+
+/// The labels that the daemon kept for us in the claim's metadata; what else the user sent is gone with the server that
+/// knew it.
+fn restored_user_part(row: &Row) -> Option<Arc<UserPart>> {
+    let is_label = |(key, value): &(&String, &String)| {
+        !key.starts_with(labels::PREFIX)
+            && validate_qualified_name(key).is_ok()
+            && validate_label_value(value).is_ok()
+    };
+    let restored = row.metadata.iter().filter(is_label);
+    let labels: std::collections::BTreeMap<_, _> = restored
+        .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+        .collect();
+    let part = UserPart {
+        labels,
+        generation: 1,
+        shutdown_policy: ShutdownPolicy::Delete,
+        ..UserPart::default()
+    };
+    (!part.labels.is_empty()).then(|| Arc::new(part))
+}
+
+/// The key a claim asks for. A fork's child refers to itself by a prefix and its id, whose underscore no name may have.
+fn wanted_key(row: &Row) -> Option<SandboxKey> {
+    let claim_ref = match row.claim_ref.as_str() {
+        "" => row.metadata.get(labels::CLAIM_REF)?.as_str(),
+        claim_ref => claim_ref,
+    };
+    key_of_claim_ref(claim_ref).or_else(|| {
+        let prefix = claim_ref.strip_suffix(row.claim.as_str())?;
+        key_of_claim_ref(&[prefix, &id_name(&row.claim)].concat())
+    })
+}

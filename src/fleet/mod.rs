@@ -1,0 +1,36 @@
+//! The index: what the nodes say and what this server did, merged into one list of sandboxes.
+//!
+//! Facts come in four ways: a node's publication (late, maybe replayed), a direct read of its daemon, this server's own
+//! writes, and the passing of time. The merge rule, which everything here serves:
+//!
+//! - Clocks of different machines are never compared. A claim id is never used twice, so a released one stays dead.
+//! - What we wrote holds until the node agrees: a claim until it is listed, a phase until it is reported.
+//! - Absence in a publication is only a doubt. A direct read settles it; a node that cannot be asked keeps its sandboxes.
+//! - A name belongs to the earlier claim, then to the smaller id; the other one is listed under its id.
+//! - A report that repeats what is known is no change.
+//!
+//! Invariant: no clock, no I/O, no waiting. Time comes as [`Now`]; the questions that need a node are returned to the
+//! caller as a [`Doubt`]. One lock guards the bookkeeping; readers do not take it, they read the [`Store`](crate::store::Store).
+
+mod claims;
+mod health;
+mod index;
+mod merge;
+mod naming;
+mod node;
+mod placement;
+mod report;
+mod sandbox;
+#[cfg(test)]
+mod tests;
+mod writes;
+
+pub use health::{Attention, HealthLimits};
+pub use index::{Counts, Fleet, Located};
+pub use merge::Doubt;
+pub use naming::{id_name, is_sandbox_name, key_of_claim_ref, uid_of};
+pub use node::Health;
+pub use placement::Placement;
+pub use report::{Now, Pool, Report, Row};
+pub use sandbox::{Phase, Sandbox, UserPart};
+pub use writes::{ClaimLost, Granted, NameReservation, NameTaken, ReadGuard};

@@ -1,0 +1,158 @@
+//! What is known of one node.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    time::Instant,
+};
+
+use super::claims::Claims;
+use crate::{
+    api::{ClaimId, NodeAddress, NodeName, PoolKey},
+    meta::UnixTime,
+};
+
+/// Dead claim ids kept for each node. A publication that lists one of these is late; a daemon has to release this many
+/// more before such a publication could bring one back.
+const DEAD_IDS: usize = 4_096;
+
+/// Whether a node is heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It was heard of lately.
+    Fresh,
+    /// It was not: it gets no new sandboxes.
+    Stale,
+    /// It was not for so long that nobody can say whether its sandboxes run.
+    Lost,
+}
+
+/// What this server did to a claim and the node has not confirmed yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hold {
+    /// Claimed by us and not listed yet.
+    pub(super) unlisted: bool,
+    /// The phase we gave it.
+    pub(super) phase: Option<super::Phase>,
+    /// The lease we gave it.
+    pub(super) deadline: Option<UnixTime>,
+}
+
+impl Hold {
+    pub(super) fn is_settled(&self) -> bool {
+        !self.unlisted && self.phase.is_none() && self.deadline.is_none()
+    }
+}
+
+/// A warm pool on the node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodePool {
+    /// VMs that can still be claimed: as last reported, less what was placed since.
+    pub(super) warm: u32,
+    /// VMs the node keeps ready.
+    pub(super) target: u32,
+}
+
+/// How a claim id ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The node acknowledged our release. Nothing brings it back.
+    Released,
+    /// The node stopped listing it. Only the node itself brings it back, as after a restart that took a while.
+    Absent,
+}
+
+/// The ids that ended, the newest [`DEAD_IDS`] of them.
+#[derive(Debug, Default)]
+pub(super) struct Dead {
+    ends: HashMap<ClaimId, End>,
+    order: VecDeque<ClaimId>,
+}
+
+impl Dead {
+    pub(super) fn insert(&mut self, claim: ClaimId, end: End) {
+        if self.ends.insert(claim.clone(), end).is_none() {
+            self.order.push_back(claim);
+        }
+        while self.order.len() > DEAD_IDS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.ends.remove(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn get(&self, claim: &ClaimId) -> Option<End> {
+        self.ends.get(claim).copied()
+    }
+
+    pub(super) fn revive(&mut self, claim: &ClaimId) {
+        if self.ends.remove(claim).is_some() {
+            self.order.retain(|known| known != claim);
+        }
+    }
+}
+
+/// One node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) name: NodeName,
+    pub(super) address: Option<NodeAddress>,
+    pub(super) claims: Claims,
+    pub(super) holds: HashMap<ClaimId, Hold>,
+    pub(super) dead: Dead,
+    pub(super) pools: HashMap<PoolKey, NodePool>,
+    pub(super) health: Health,
+    pub(super) draining: bool,
+    pub(super) cordoned: bool,
+    /// When the node was last heard of; `None`: never since this server started.
+    pub(super) heard: Option<Instant>,
+    /// When it was last asked whether it is there.
+    pub(super) probed: Option<Instant>,
+    /// Since when it is known at all.
+    pub(super) known_since: Instant,
+    /// Claims that changed since the direct read under way was sent; its answer says nothing about them.
+    pub(super) reading: Option<HashSet<ClaimId>>,
+    /// No lease on the node ends before this.
+    pub(super) next_deadline: Option<UnixTime>,
+}
+
+impl Node {
+    pub(super) fn new(name: NodeName, now: Instant) -> Self {
+        Self {
+            name,
+            address: None,
+            claims: Claims::default(),
+            holds: HashMap::new(),
+            dead: Dead::default(),
+            pools: HashMap::new(),
+            health: Health::Stale,
+            draining: false,
+            cordoned: false,
+            heard: None,
+            probed: None,
+            known_since: now,
+            reading: None,
+            next_deadline: None,
+        }
+    }
+
+    /// Notes that our knowledge of `claim` is newer than a read that is under way.
+    pub(super) fn touch(&mut self, claim: &ClaimId) {
+        if let Some(touched) = &mut self.reading {
+            touched.insert(claim.clone());
+        }
+    }
+
+    /// Changes what is held of `claim`, and forgets the hold once nothing is.
+    pub(super) fn hold(&mut self, claim: &ClaimId, change: impl FnOnce(&mut Hold)) {
+        let hold = self.holds.entry(claim.clone()).or_default();
+        change(hold);
+        if hold.is_settled() {
+            self.holds.remove(claim);
+        }
+    }
+
+    /// Whether new sandboxes may be placed here.
+    pub(super) fn takes_claims(&self) -> bool {
+        self.health == Health::Fresh && !self.cordoned && !self.draining && self.address.is_some()
+    }
+}

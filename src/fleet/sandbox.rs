@@ -1,0 +1,180 @@
+//! One sandbox, as compact as the index needs it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use compact_str::CompactString;
+use uuid::Uuid;
+
+use crate::{
+    api::{ClaimId, NodeName, PoolKey, ShutdownPolicy},
+    meta::UnixTime,
+    store::Value,
+};
+
+/// What a node says of a claim's machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The VM runs.
+    Running,
+    /// The memory is kept on the node, the VM is stopped.
+    Paused,
+    /// The memory is kept in the checkpoint store, the VM is gone.
+    Archived,
+    /// The VM died.
+    Failed,
+    /// The lease is over.
+    Expired,
+    /// A word this server does not know.
+    Unknown,
+}
+
+impl Phase {
+    /// The phase a publication means. `Hibernated` is the daemon's word for paused; no word at all means running.
+    pub fn parse(word: &str) -> Self {
+        match word {
+            "Running" | "running" | "" => Self::Running,
+            "Paused" | "paused" | "Hibernated" | "hibernated" => Self::Paused,
+            "Archived" | "archived" => Self::Archived,
+            "Failed" | "failed" => Self::Failed,
+            "Expired" | "expired" => Self::Expired,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The word shown to users.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "Running",
+            Self::Paused => "Paused",
+            Self::Archived => "Archived",
+            Self::Failed => "Failed",
+            Self::Expired => "Expired",
+            Self::Unknown => "Unknown",
+        }
+    }
+
+    /// Whether `spec.operatingMode` reads Suspended.
+    pub fn is_suspended(self) -> bool {
+        matches!(self, Self::Paused | Self::Archived)
+    }
+}
+
+/// The part of an object that is the user's: it comes back as it was sent, for the object's life.
+///
+/// Shared between versions of the object, since state changes far more often than intent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserPart {
+    /// Labels, without the server's own.
+    pub labels: BTreeMap<CompactString, CompactString>,
+    /// Annotations, without the server's own.
+    pub annotations: BTreeMap<CompactString, Box<str>>,
+    /// Finalizers, in order.
+    pub finalizers: Vec<CompactString>,
+    /// `metadata.ownerReferences` as JSON; empty when there are none.
+    pub owner_references: Box<str>,
+    /// `metadata.managedFields` as JSON; empty when there are none.
+    pub managed_fields: Box<str>,
+    /// `spec` as a JSON object without `operatingMode`, which the phase tells; empty when only metadata is known.
+    pub spec: Box<str>,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `spec.shutdownTime`.
+    pub shutdown_time: Option<UnixTime>,
+    /// `spec.shutdownPolicy`.
+    pub shutdown_policy: ShutdownPolicy,
+}
+
+impl UserPart {
+    fn weight(&self) -> usize {
+        let labels = self
+            .labels
+            .iter()
+            .map(|(key, value)| key.len() + value.len() + 2 * size_of::<CompactString>());
+        let annotations = self
+            .annotations
+            .iter()
+            .map(|(key, value)| key.len() + value.len() + size_of::<CompactString>());
+        size_of::<Self>()
+            + self.spec.len()
+            + self.managed_fields.len()
+            + self.owner_references.len()
+            + labels.chain(annotations).sum::<usize>()
+    }
+}
+
+/// One sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Namespace of the object.
+    pub namespace: CompactString,
+    /// Name of the object.
+    pub name: CompactString,
+    /// The daemon's id.
+    pub claim: ClaimId,
+    /// The node that holds it.
+    pub node: NodeName,
+    /// Where it is reached, as the node says; empty when the node says nothing.
+    pub address: CompactString,
+    /// Host of the node's daemon when that is an IP, for a sandbox without an address of its own.
+    pub node_ip: Option<std::net::IpAddr>,
+    /// What it was made from; `None` when the publisher does not say.
+    pub pool: Option<Arc<PoolKey>>,
+    /// The checkpoint it was started from.
+    pub from_checkpoint: Option<Box<str>>,
+    /// UUIDv5 of node and claim id.
+    pub uid: Uuid,
+    /// When it was claimed.
+    pub created: UnixTime,
+    /// When phase or reachability changed last.
+    pub changed: UnixTime,
+    /// End of the granted lease.
+    pub deadline: Option<UnixTime>,
+    /// When its deletion was asked for, if it is still there.
+    pub deleted_at: Option<UnixTime>,
+    /// What the machine does.
+    pub phase: Phase,
+    /// Whether the VM is no more and only the object is left.
+    pub gone: bool,
+    /// Whether the node has not been heard of for too long.
+    pub node_lost: bool,
+    /// Whether the name it was claimed under belongs to another sandbox.
+    pub name_taken: bool,
+    /// What the user sent; `None` for a claim that was not made through this API, or before this server's start.
+    pub user: Option<Arc<UserPart>>,
+}
+
+impl Sandbox {
+    /// Whether time and silence change nothing any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.gone || self.phase == Phase::Expired
+    }
+
+    /// Whether the object outlives its lease, to tell that it expired.
+    pub fn is_retained(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| {
+            !user.spec.is_empty() && user.shutdown_policy == ShutdownPolicy::Retain
+        })
+    }
+
+    /// Whether a finalizer keeps the object although its VM may be gone.
+    pub fn has_finalizers(&self) -> bool {
+        self.user
+            .as_ref()
+            .is_some_and(|user| !user.finalizers.is_empty())
+    }
+}
+
+impl Value for Sandbox {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn weight(&self) -> usize {
+        // A user part is counted with each version although versions share it: the bound may be early, never late.
+        size_of::<Self>() + self.user.as_ref().map_or(0, |user| user.weight())
+    }
+}

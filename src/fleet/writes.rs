@@ -1,0 +1,303 @@
+//! What this server did, visible to every reader before the caller gets its answer.
+
+use std::{collections::HashSet, sync::Arc};
+
+use compact_str::CompactString;
+
+use super::{
+    Now, Phase, Sandbox, UserPart,
+    index::{Fleet, State},
+    naming::uid_of,
+    node::{End, Hold},
+};
+use crate::{
+    api::{ClaimId, NodeName, PoolKey, SandboxKey},
+    meta::UnixTime,
+    store::Stored,
+};
+
+/// The right to create the sandbox of one name. While it lives nobody else gets it.
+#[derive(Debug)]
+pub struct NameReservation {
+    fleet: Arc<Fleet>,
+    key: SandboxKey,
+}
+
+/// The name belongs to another sandbox, or to a create that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the name is taken")]
+pub struct NameTaken {
+    /// Whether the sandbox that has it is being deleted.
+    pub terminating: bool,
+}
+
+/// The node granted a claim whose name another one got meanwhile: the grant has to be released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("another sandbox took the name meanwhile")]
+pub struct ClaimLost;
+
+/// A claim as its node granted it.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The node.
+    pub node: NodeName,
+    /// The daemon's id.
+    pub claim: ClaimId,
+    /// What it was made from.
+    pub pool: Option<Arc<PoolKey>>,
+    /// Where it is reached, when the node says.
+    pub address: CompactString,
+    /// The checkpoint it was started from.
+    pub from_checkpoint: Option<Box<str>>,
+    /// When the node made it, by the node's clock.
+    pub claimed_at: UnixTime,
+    /// End of the granted lease.
+    pub deadline: Option<UnixTime>,
+    /// What it does now.
+    pub phase: Phase,
+    /// What the user sent.
+    pub user: Option<Arc<UserPart>>,
+}
+
+/// A direct read of a node that is under way; at most one a node. Dropped without an answer it leaves no trace.
+#[derive(Debug)]
+pub struct ReadGuard<'a> {
+    fleet: &'a Fleet,
+    node: NodeName,
+}
+
+impl NameReservation {
+    /// The name.
+    pub fn key(&self) -> &SandboxKey {
+        &self.key
+    }
+}
+
+impl Drop for NameReservation {
+    fn drop(&mut self) {
+        self.fleet.lock().reserved.remove(&self.key);
+    }
+}
+
+impl ReadGuard<'_> {
+    /// The node that is asked.
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(node) = self.fleet.lock().nodes.get_mut(&self.node) {
+            node.reading = None;
+        }
+    }
+}
+
+impl Fleet {
+    /// Reserves a name for a create.
+    ///
+    /// # Errors
+    /// [`NameTaken`] when a sandbox has it or another create is under way for it.
+    pub fn reserve(self: &Arc<Self>, key: SandboxKey) -> Result<NameReservation, NameTaken> {
+        let mut state = self.lock();
+        if let Some(holder) = self.store().get(&key.namespace, &key.name) {
+            return Err(NameTaken {
+                terminating: holder.value.deleted_at.is_some(),
+            });
+        }
+        if !state.reserved.insert(key.clone()) {
+            return Err(NameTaken { terminating: false });
+        }
+        Ok(NameReservation {
+            fleet: self.clone(),
+            key,
+        })
+    }
+
+    /// Lists a granted claim under its reserved name. It stays listed until the node lists it or denies having it.
+    ///
+    /// # Errors
+    /// [`ClaimLost`] when a claim made elsewhere came to have the name meanwhile; the grant is not listed.
+    pub fn granted(
+        &self,
+        name: &NameReservation,
+        granted: Granted,
+        now: Now,
+    ) -> Result<Arc<Stored<Sandbox>>, ClaimLost> {
+        let mut state = self.lock();
+        let key = &name.key;
+        // A publication may have listed our own claim before its answer reached us.
+        let holder = self.store().get(&key.namespace, &key.name);
+        if holder.is_some_and(|holder| {
+            holder.value.claim != granted.claim || holder.value.node != granted.node
+        }) {
+            return Err(ClaimLost);
+        }
+        state.grant(key, granted, now);
+        self.store().get(&key.namespace, &key.name).ok_or(ClaimLost)
+    }
+
+    /// Lists a granted claim that asked for no reserved name, as a fork's child.
+    pub fn granted_unnamed(
+        &self,
+        wanted: Option<SandboxKey>,
+        granted: Granted,
+        now: Now,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        let mut state = self.lock();
+        let (node, claim) = (granted.node.clone(), granted.claim.clone());
+        let listed = state.node_mut(&node, now).claims.get(&claim).is_some();
+        if !listed {
+            let sandbox = state.sandbox_of(SandboxKey::new("default", ""), granted, now);
+            state.list(sandbox, wanted);
+            state
+                .node_mut(&node, now)
+                .hold(&claim, |hold| hold.unlisted = true);
+        }
+        state.nodes.get(&node)?.claims.get(&claim).cloned()
+    }
+
+    /// Takes a sandbox off the list for good: its node acknowledged the release. Returns its last state.
+    pub fn released(&self, node: &NodeName, claim: &ClaimId) -> Option<Arc<Stored<Sandbox>>> {
+        self.lock().unlist(node, claim, End::Released)
+    }
+
+    /// Notes a phase that the node acknowledged; it holds until the node reports the same.
+    pub fn set_phase(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        phase: Phase,
+        now: Now,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        self.change(
+            node,
+            claim,
+            |hold| hold.phase = Some(phase),
+            |known| Sandbox {
+                phase,
+                changed: if known.phase == phase {
+                    known.changed
+                } else {
+                    now.wall
+                },
+                ..known.clone()
+            },
+        )
+    }
+
+    /// Notes a lease that the node granted; it holds until the node reports the same.
+    pub fn set_deadline(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        deadline: UnixTime,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        self.change(
+            node,
+            claim,
+            |hold| hold.deadline = Some(deadline),
+            |known| Sandbox {
+                deadline: Some(deadline),
+                ..known.clone()
+            },
+        )
+    }
+
+    /// Notes that a deletion was asked for and is not done yet. Repeated, the first time stays.
+    pub fn set_deleted(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        now: Now,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        self.change(
+            node,
+            claim,
+            |_| {},
+            |known| Sandbox {
+                deleted_at: known.deleted_at.or(Some(now.wall)),
+                ..known.clone()
+            },
+        )
+    }
+
+    /// Begins a direct read of a node; `None` while another one is under way, or for an unknown node.
+    pub fn begin_read(&self, node: &NodeName) -> Option<ReadGuard<'_>> {
+        let mut state = self.lock();
+        let known = state
+            .nodes
+            .get_mut(node)
+            .filter(|node| node.reading.is_none())?;
+        known.reading = Some(HashSet::new());
+        Some(ReadGuard {
+            fleet: self,
+            node: node.clone(),
+        })
+    }
+
+    fn change(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        hold: impl FnOnce(&mut Hold),
+        change: impl FnOnce(&Sandbox) -> Sandbox,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        let mut state = self.lock();
+        let known = state.nodes.get_mut(node)?;
+        let record = known.claims.get(claim).cloned()?;
+        known.hold(claim, hold);
+        known.touch(claim);
+        let changed = change(&record.value);
+        if changed == record.value {
+            return Some(record);
+        }
+        state.put(changed);
+        state.nodes.get(node)?.claims.get(claim).cloned()
+    }
+}
+
+impl State {
+    fn grant(&mut self, key: &SandboxKey, granted: Granted, now: Now) {
+        let (node, claim) = (granted.node.clone(), granted.claim.clone());
+        let listed = self.node_mut(&node, now).claims.get(&claim).cloned();
+        match listed {
+            Some(record) => self.put(Sandbox {
+                user: granted.user,
+                deadline: granted.deadline,
+                ..record.value.clone()
+            }),
+            None => {
+                let sandbox = self.sandbox_of(key.clone(), granted, now);
+                self.put(sandbox);
+                self.node_mut(&node, now)
+                    .hold(&claim, |hold| hold.unlisted = true);
+            }
+        }
+    }
+
+    fn sandbox_of(&mut self, key: SandboxKey, granted: Granted, now: Now) -> Sandbox {
+        let node = self.node_mut(&granted.node, now);
+        Sandbox {
+            namespace: key.namespace,
+            name: key.name,
+            uid: uid_of(&granted.node, &granted.claim),
+            node_ip: node.address_ip(),
+            claim: granted.claim,
+            node: granted.node,
+            address: granted.address,
+            pool: granted.pool,
+            from_checkpoint: granted.from_checkpoint,
+            created: granted.claimed_at,
+            changed: granted.claimed_at,
+            deadline: granted.deadline,
+            deleted_at: None,
+            phase: granted.phase,
+            gone: false,
+            node_lost: false,
+            name_taken: false,
+            user: granted.user,
+        }
+    }
+}
