@@ -168,28 +168,27 @@ impl<V: Value> Store<V> {
         limit: usize,
     ) -> Result<Page<V>, Expired> {
         let state = self.state.read();
-        if at < state.log.floor() {
-            return Err(Expired {
-                oldest: state.log.floor(),
-            });
-        }
+        state.check(at)?;
         if at >= state.head {
-            return Ok(collect(
-                state
-                    .objects
-                    .range(scope, after)
-                    .map(|(_, _, object)| object),
-                limit,
-            ));
+            let objects = state.objects.range(scope, after);
+            return Ok(collect(objects.map(|(_, _, object)| object), limit));
         }
-        let objects = state.objects.range(scope, after);
-        let changed = state.log.by_key().range(scope, after);
-        let past = merge(objects, changed).filter_map(|(now, events)| {
-            events
-                .and_then(|events| events.iter().find(|event| event.version() > at))
-                .map_or(now, |event| event.before())
-        });
-        Ok(collect(past, limit))
+        Ok(collect(state.objects_at(scope, after, at), limit))
+    }
+
+    /// Number of objects of `scope` behind `after`, as they were right after the change `at`. Counts one by one.
+    ///
+    /// # Errors
+    /// [`Expired`] when the log no longer reaches back to `at`.
+    pub fn count_after(
+        &self,
+        scope: &Scope,
+        after: &Key,
+        at: ResourceVersion,
+    ) -> Result<usize, Expired> {
+        let state = self.state.read();
+        state.check(at)?;
+        Ok(state.objects_at(scope, Some(after), at).count())
     }
 
     /// At most `max` changes after `version`, in order; empty when there is none yet, also for a version of the future.
@@ -211,6 +210,29 @@ impl<V: Value> Store<V> {
 }
 
 impl<V: Value> State<V> {
+    fn check(&self, at: ResourceVersion) -> Result<(), Expired> {
+        let oldest = self.log.floor();
+        if at < oldest {
+            return Err(Expired { oldest });
+        }
+        Ok(())
+    }
+
+    /// The objects as they were at a version in the log: what is there now, with the later changes taken back.
+    fn objects_at<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Option<&'a Key>,
+        at: ResourceVersion,
+    ) -> impl Iterator<Item = &'a Arc<Stored<V>>> {
+        let objects = self.objects.range(scope, after);
+        let changed = self.log.by_key().range(scope, after);
+        merge(objects, changed).filter_map(move |(now, events)| {
+            let later = events.and_then(|events| events.iter().find(|event| event.version() > at));
+            later.map_or(now, |event| event.before())
+        })
+    }
+
     fn apply(&mut self, change: Change<V>) -> Option<Arc<Event<V>>> {
         let version = self.head.next();
         let (before, after) = match change {

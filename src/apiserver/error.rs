@@ -1,0 +1,392 @@
+//! The one error type of the API: everything a request can be refused with, as a `metav1.Status`.
+//!
+//! Source: `metav1.Status` and its reasons, of the Kubernetes API machinery.
+
+use std::fmt;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::Definition;
+use crate::schema::Cause;
+
+/// A refused request: code, reason and text, as the client gets them.
+///
+/// The text is the client's to read. What only the operator should know goes to the log where it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    code: StatusCode,
+    reason: &'static str,
+    message: String,
+    details: Details,
+    continue_token: Option<String>,
+}
+
+/// `status.details`.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Details {
+    name: String,
+    group: String,
+    kind: String,
+    causes: Vec<StatusCause>,
+    retry_after_seconds: Option<u32>,
+}
+
+/// One of `status.details.causes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusCause {
+    /// Machine-readable reason.
+    pub reason: String,
+    /// Text.
+    pub message: String,
+    /// Path of the field; empty when the cause is no field's.
+    pub field: String,
+}
+
+impl StatusCause {
+    /// A cause that concerns no field.
+    pub fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            reason: reason.to_owned(),
+            message: message.into(),
+            field: String::new(),
+        }
+    }
+}
+
+impl From<Cause> for StatusCause {
+    fn from(cause: Cause) -> Self {
+        Self {
+            reason: cause.reason.as_str().to_owned(),
+            message: cause.message,
+            field: cause.field,
+        }
+    }
+}
+
+impl Status {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: Details::default(),
+            continue_token: None,
+        }
+    }
+
+    /// 400 BadRequest.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 401 Unauthorized.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403 Forbidden, with a text that is complete as it is.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 404 NotFound: no object of that name.
+    pub fn not_found(definition: &Definition, name: &str) -> Self {
+        let message = format!("{} {name:?} not found", definition.qualified());
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).of(definition, name)
+    }
+
+    /// 404 NotFound for a kind that is not this server's, such as the namespace of an object.
+    pub fn other_not_found(kind: &str, name: &str) -> Self {
+        let mut status = Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("{kind} {name:?} not found"),
+        );
+        status.details.kind = kind.to_owned();
+        status.details.name = name.to_owned();
+        status
+    }
+
+    /// 404 NotFound for a path below a known version that names no resource.
+    pub fn resource_not_found() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            "the server could not find the requested resource",
+        )
+    }
+
+    /// 405 MethodNotAllowed.
+    pub fn method_not_allowed(definition: &Definition, verb: &str) -> Self {
+        let message = format!(
+            "{verb} is not supported on resources of kind {:?}",
+            definition.qualified()
+        );
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            message,
+        )
+        .of(definition, "")
+    }
+
+    /// 405 MethodNotAllowed for a method that no resource knows.
+    pub(super) fn method_unknown(method: &str) -> Self {
+        let message = format!("the server does not know the method {method:?}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// 406 NotAcceptable.
+    pub fn not_acceptable(accepted: &[&str]) -> Self {
+        let message = format!(
+            "only the following media types are accepted: {}",
+            accepted.join(", ")
+        );
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 409 AlreadyExists.
+    pub fn already_exists(definition: &Definition, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", definition.qualified());
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).of(definition, name)
+    }
+
+    /// 409 AlreadyExists for a name whose object is still going.
+    pub fn being_deleted(definition: &Definition, name: &str) -> Self {
+        let mut status = Self::already_exists(definition, name);
+        status.message = format!("object is being deleted: {}", status.message);
+        status
+    }
+
+    /// 409 Conflict.
+    pub fn conflict(definition: &Definition, name: &str, reason: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {name:?}: {reason}",
+            definition.qualified()
+        );
+        Self::new(StatusCode::CONFLICT, "Conflict", message).of(definition, name)
+    }
+
+    /// 410 Expired.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// 413 RequestEntityTooLarge.
+    pub fn too_large(limit: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {limit}"),
+        )
+    }
+
+    /// 415 UnsupportedMediaType.
+    pub fn unsupported_media_type(accepted: &[&str]) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            message,
+        )
+    }
+
+    /// 422 Invalid, with a cause for each fault. `kind` and `group` name what is invalid.
+    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<StatusCause>) -> Self {
+        let subject = if group.is_empty() {
+            kind.to_owned()
+        } else {
+            format!("{kind}.{group}")
+        };
+        let shown: Vec<_> = causes.iter().map(StatusCause::to_string).collect();
+        let list = match shown.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let mut status = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            format!("{subject} {name:?} is invalid: {list}"),
+        );
+        status.details = Details {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: kind.to_owned(),
+            causes,
+            retry_after_seconds: None,
+        };
+        status
+    }
+
+    /// 429 TooManyRequests: nothing was done, come back after `seconds`.
+    pub fn too_many_requests(message: impl Into<String>, seconds: u32) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(seconds)
+    }
+
+    /// 500 InternalError. Carries no Retry-After: clients would repeat a write of which nobody knows the outcome.
+    pub fn internal(message: impl fmt::Display) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        )
+    }
+
+    /// 503 ServiceUnavailable.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            message,
+        )
+    }
+
+    /// 504 Timeout.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+    }
+
+    /// Says when the client may try again. Only for refusals after which nothing is done: clients of Kubernetes repeat any
+    /// verb on it.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.details.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// Adds a cause.
+    #[must_use]
+    pub fn cause(mut self, cause: StatusCause) -> Self {
+        self.details.causes.push(cause);
+        self
+    }
+
+    /// Names the object it is about.
+    #[must_use]
+    pub fn of(mut self, definition: &Definition, name: &str) -> Self {
+        self.details.name = name.to_owned();
+        self.details.group = definition.group.to_owned();
+        self.details.kind = definition.plural.to_owned();
+        self
+    }
+
+    /// Gives the client a token to go on with.
+    #[must_use]
+    pub(super) fn continue_with(mut self, token: String) -> Self {
+        self.continue_token = Some(token);
+        self
+    }
+
+    /// The HTTP status.
+    pub fn code(&self) -> StatusCode {
+        self.code
+    }
+
+    /// The machine-readable reason.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// The text.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Seconds after which the client may try again.
+    pub fn retry_after_seconds(&self) -> Option<u32> {
+        self.details.retry_after_seconds
+    }
+
+    /// The object on the wire.
+    pub fn to_json(&self) -> Value {
+        let mut metadata = Map::new();
+        if let Some(token) = &self.continue_token {
+            metadata.insert("continue".to_owned(), token.as_str().into());
+        }
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+            "message": escaped(&self.message),
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if let Some(details) = self.details.to_json() {
+            status["details"] = details;
+        }
+        status
+    }
+}
+
+impl Details {
+    fn to_json(&self) -> Option<Value> {
+        let mut details = Map::new();
+        for (key, text) in [
+            ("name", &self.name),
+            ("group", &self.group),
+            ("kind", &self.kind),
+        ] {
+            if !text.is_empty() {
+                details.insert(key.to_owned(), escaped(text).into());
+            }
+        }
+        if !self.causes.is_empty() {
+            let causes = self.causes.iter().map(StatusCause::to_json).collect();
+            details.insert("causes".to_owned(), Value::Array(causes));
+        }
+        if let Some(seconds) = self.retry_after_seconds {
+            details.insert("retryAfterSeconds".to_owned(), seconds.into());
+        }
+        (!details.is_empty()).then_some(Value::Object(details))
+    }
+}
+
+impl StatusCause {
+    fn to_json(&self) -> Value {
+        let mut cause = json!({"reason": self.reason, "message": escaped(&self.message)});
+        if !self.field.is_empty() {
+            cause["field"] = escaped(&self.field).into();
+        }
+        cause
+    }
+}
+
+impl fmt::Display for StatusCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "{}: {}", self.field, self.message)
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// The text without angle brackets, which a browser could take for markup.
+fn escaped(text: &str) -> String {
+    text.replace('<', "\u{ff1c}").replace('>', "\u{ff1e}")
+}
+
+/// The name of a JSON value's type, for texts.
+pub(super) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

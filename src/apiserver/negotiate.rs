@@ -1,0 +1,271 @@
+//! What an answer looks like, chosen from the request's Accept header; and what a body is, from its Content-Type.
+
+use http::{HeaderMap, header};
+
+use super::Status;
+
+/// Media types of answers, as the 406 names them.
+const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+/// Longest Accept header read; longer ones are cut, as no client has that many wishes.
+const MAX_ACCEPT: usize = 4_096;
+const META_GROUP: &str = "meta.k8s.io";
+
+/// Serialization of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MediaType {
+    Json,
+    Yaml,
+}
+
+impl MediaType {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+        }
+    }
+}
+
+/// What a table's rows carry beside their cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IncludeObject {
+    None,
+    Metadata,
+    Object,
+}
+
+/// Shape of an object or a list in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// As it is.
+    Object,
+    /// Its metadata alone.
+    Metadata,
+    /// Rows of cells, in `meta.k8s.io/v1` or `v1beta1`.
+    Table { v1: bool, include: IncludeObject },
+}
+
+/// A negotiated answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Negotiated {
+    pub(super) media_type: MediaType,
+    pub(super) shape: Shape,
+}
+
+/// Which shapes a request can be answered in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// Plain only: answers of writes, errors.
+    Plain,
+    /// One object or a watch: also its metadata or a table.
+    Object,
+    /// A list: also the list of metadata or a table.
+    List,
+}
+
+/// One clause of an Accept header.
+#[derive(Debug)]
+struct Clause<'a> {
+    kind: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> (f32, Self) {
+        let mut parts = text.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
+        let quality = parameters.iter().find(|(key, _)| *key == "q");
+        let quality = quality.and_then(|(_, value)| value.parse().ok()).unwrap_or(1.0);
+        (quality, Self { kind, parameters })
+    }
+
+    fn parameter(&self, key: &str) -> Option<&'a str> {
+        let found = self.parameters.iter().find(|(known, _)| *known == key);
+        found.map(|(_, value)| *value)
+    }
+
+    fn media_type(&self) -> Option<MediaType> {
+        match self.kind {
+            "application/json" | "*/*" | "application/*" => Some(MediaType::Json),
+            "application/yaml" => Some(MediaType::Yaml),
+            _ => None,
+        }
+    }
+
+    /// The shape that the clause asks for, if the request can be answered so.
+    fn shape(&self, offer: Offer) -> Option<Shape> {
+        let Some(shape) = self.parameter("as") else { return Some(Shape::Object) };
+        if self.parameter("g").is_some_and(|group| group != META_GROUP) {
+            return None;
+        }
+        let v1 = match self.parameter("v") {
+            None | Some("v1") => true,
+            Some("v1beta1") => false,
+            Some(_) => return None,
+        };
+        match (shape, offer) {
+            ("Table", Offer::Object | Offer::List) => Some(Shape::Table { v1, include: IncludeObject::Metadata }),
+            ("PartialObjectMetadata", Offer::Object) | ("PartialObjectMetadataList", Offer::List) => Some(Shape::Metadata),
+            _ => None,
+        }
+    }
+}
+
+/// Chooses the answer's form: the clauses of Accept by falling quality, the first that can be met.
+///
+/// # Errors
+/// 406 when no clause can be met.
+pub(super) fn negotiate(headers: &HeaderMap, offer: Offer) -> Result<Negotiated, Status> {
+    let accept = accept(headers);
+    let mut clauses: Vec<_> = accept
+        .split(',')
+        .map(str::trim)
+        .filter(|clause| !clause.is_empty())
+        .map(Clause::parse)
+        .filter(|(quality, _)| *quality > 0.0)
+        .collect();
+    if clauses.is_empty() {
+        return Ok(Negotiated { media_type: MediaType::Json, shape: Shape::Object });
+    }
+    clauses.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let met = clauses.iter().find_map(|(_, clause)| {
+        let (media_type, shape) = (clause.media_type()?, clause.shape(offer)?);
+        Some(Negotiated { media_type, shape })
+    });
+    met.ok_or_else(|| Status::not_acceptable(&ACCEPTED))
+}
+
+/// The serialization of an error: the first plain type that Accept takes, else JSON.
+pub(super) fn error_media_type(headers: &HeaderMap) -> MediaType {
+    let accept = accept(headers);
+    let clauses = accept.split(',').map(|clause| Clause::parse(clause.trim()).1);
+    clauses.into_iter().find_map(|clause| clause.media_type()).unwrap_or(MediaType::Json)
+}
+
+/// Whether Accept asks for a discovery document of this shape, version for version in its order; the version's index.
+pub(super) fn accepted_discovery(headers: &HeaderMap, versions: &[&str]) -> Option<Option<usize>> {
+    let accept = accept(headers);
+    for clause in accept.split(',').map(str::trim).filter(|clause| !clause.is_empty()) {
+        let (_, clause) = Clause::parse(clause);
+        if clause.media_type() != Some(MediaType::Json) {
+            continue;
+        }
+        match clause.parameter("as") {
+            None => return Some(None),
+            Some("APIGroupDiscoveryList") if clause.parameter("g") == Some("apidiscovery.k8s.io") => {
+                let wanted = clause.parameter("v").unwrap_or_default();
+                if let Some(index) = versions.iter().position(|version| *version == wanted) {
+                    return Some(Some(index));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    accept.trim().is_empty().then_some(None)
+}
+
+fn accept(headers: &HeaderMap) -> String {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut accept = values.collect::<Vec<_>>().join(",");
+    if accept.len() > MAX_ACCEPT {
+        let end = accept[..MAX_ACCEPT].rfind(',').unwrap_or(0);
+        accept.truncate(end);
+    }
+    accept
+}
+
+/// The serialization of a request's body: JSON unless its Content-Type says otherwise.
+///
+/// # Errors
+/// 415 for a type that is not read.
+pub(super) fn body_type(headers: &HeaderMap) -> Result<MediaType, Status> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(MediaType::Json) };
+    let essence = value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim();
+    match essence.to_ascii_lowercase().as_str() {
+        "" | "application/json" => Ok(MediaType::Json),
+        "application/yaml" => Ok(MediaType::Yaml),
+        _ => Err(Status::unsupported_media_type(&ACCEPTED)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(accept: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if !accept.is_empty() {
+            headers.insert(header::ACCEPT, accept.parse().unwrap());
+        }
+        headers
+    }
+
+    #[track_caller]
+    fn check(accept: &str, offer: Offer, expected: &str) {
+        let found = match negotiate(&headers(accept), offer) {
+            Ok(Negotiated { media_type, shape }) => format!("{media_type:?} {shape:?}"),
+            Err(status) => status.code().as_u16().to_string(),
+        };
+        assert_eq!(found, expected, "{accept}");
+    }
+
+    const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+
+    #[test]
+    fn json_is_what_anything_means() {
+        for anything in ["", "*/*", "application/*", "application/json", "application/json; charset=utf-8"] {
+            check(anything, Offer::List, "Json Object");
+        }
+        check("application/yaml", Offer::List, "Yaml Object");
+    }
+
+    #[test]
+    fn clauses_go_by_quality_then_order() {
+        check("application/vnd.kubernetes.protobuf,application/json", Offer::List, "Json Object");
+        check("application/json;q=0.5,application/yaml", Offer::List, "Yaml Object");
+        check("application/yaml;q=0,application/json", Offer::List, "Json Object");
+        check("application/vnd.kubernetes.protobuf", Offer::List, "406");
+        check("application/cbor", Offer::List, "406");
+        check("text/html", Offer::Plain, "406");
+    }
+
+    #[test]
+    fn tables_and_metadata_are_shapes_of_reads() {
+        check(TABLE, Offer::List, "Json Table { v1: true, include: Metadata }");
+        let kubectl = format!("{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json");
+        check(&kubectl, Offer::Object, "Json Table { v1: true, include: Metadata }");
+        check(&kubectl, Offer::Plain, "Json Object");
+        check(TABLE, Offer::Plain, "406");
+        check("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Offer::Object, "Json Metadata");
+        check("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Offer::List, "406");
+        check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Offer::List, "Json Metadata");
+        check("application/json;as=Table;v=v7;g=meta.k8s.io", Offer::List, "406");
+        check("application/json;as=Nothing", Offer::List, "406");
+    }
+
+    #[test]
+    fn discovery_asks_for_its_own_shapes() {
+        let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let check = |accept: &str| accepted_discovery(&headers(accept), &["v2", "v2beta1"]);
+        assert_eq!(check(aggregated), Some(Some(0)));
+        assert_eq!(check(&format!("{},{aggregated},application/json", aggregated.replace("v2", "v3"))), Some(Some(0)));
+        assert_eq!(check("application/json"), Some(None));
+        assert_eq!(check(""), Some(None));
+        assert_eq!(check("application/json;as=Other"), None);
+    }
+
+    #[test]
+    fn bodies_are_json_or_yaml() {
+        let body = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
+            body_type(&headers).map_err(|status| status.code().as_u16())
+        };
+        assert_eq!(body_type(&HeaderMap::new()).unwrap(), MediaType::Json);
+        assert_eq!(body("application/json; charset=utf-8"), Ok(MediaType::Json));
+        assert_eq!(body("application/yaml"), Ok(MediaType::Yaml));
+        assert_eq!(body("application/cbor"), Err(415));
+        assert_eq!(body("text/plain"), Err(415));
+    }
+}

@@ -1,0 +1,125 @@
+//! Where a list starts, and the token by which it goes on.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+
+use super::Status;
+use crate::{
+    meta::ResourceVersion,
+    store::{Key, Scope},
+};
+
+/// Longest token read. Ours hold a version and a key of at most 63 + 253 characters.
+const MAX_TOKEN: usize = 1_024;
+
+/// Where a list starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// At the newest version.
+    Latest,
+    /// At the newest version, once it is at least this.
+    NotOlderThan(ResourceVersion),
+    /// At this version and no other.
+    Exact(ResourceVersion),
+    /// Where an earlier page ended.
+    Continue(ContinueToken),
+}
+
+/// The end of a page. It holds no pin: when the log has moved past its version, the list goes on at the newest one if the
+/// client accepts that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ContinueToken {
+    /// Version of the first page; 0: whatever is newest.
+    #[serde(rename = "rv")]
+    version: u64,
+    /// Namespace and name of the last object shown.
+    #[serde(rename = "ns")]
+    namespace: String,
+    #[serde(rename = "name")]
+    name: String,
+}
+
+impl ContinueToken {
+    pub(super) fn new(version: Option<ResourceVersion>, last: &Key) -> Self {
+        Self {
+            version: version.map_or(0, ResourceVersion::as_u64),
+            namespace: last.namespace.to_string(),
+            name: last.name.to_string(),
+        }
+    }
+
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// 400 for what this server did not make.
+    pub(super) fn parse(text: &str) -> Result<Self, Status> {
+        let malformed = || Status::bad_request("continue key is not valid: invalid continue token");
+        if text.len() > MAX_TOKEN {
+            return Err(malformed());
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed())?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
+        let valid = token.version == 0 || ResourceVersion::from_u64(token.version).is_some();
+        valid.then_some(token).ok_or_else(malformed)
+    }
+
+    /// The version to read at; `None`: the newest.
+    pub(super) fn version(&self) -> Option<ResourceVersion> {
+        ResourceVersion::from_u64(self.version)
+    }
+
+    /// The object to go on behind.
+    ///
+    /// # Errors
+    /// 400 when it lies outside `scope`: a token leads nowhere but through the list it came from.
+    pub(super) fn key(&self, scope: &Scope) -> Result<Key, Status> {
+        match scope.namespace() {
+            Some(namespace) if namespace != self.namespace => Err(Status::bad_request(
+                "continue key is not valid: invalid continue token for this namespace",
+            )),
+            _ => Ok(Key::new(self.namespace.as_str(), self.name.as_str())),
+        }
+    }
+
+    /// The same place at whatever version is newest then.
+    pub(super) fn inconsistent(&self) -> Self {
+        Self {
+            version: 0,
+            ..self.clone()
+        }
+    }
+}
+
+impl std::fmt::Display for ContinueToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let json = serde_json::to_vec(self).expect("numbers and strings are JSON");
+        f.write_str(&URL_SAFE_NO_PAD.encode(json))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_token_goes_on_only_where_it_came_from() {
+        let version = ResourceVersion::from_u64(42);
+        let token = ContinueToken::new(version, &Key::new("ns", "a"));
+        let again = ContinueToken::parse(&token.to_string()).unwrap();
+        assert_eq!(again, token);
+        assert_eq!(again.key(&Scope::All).unwrap(), Key::new("ns", "a"));
+        assert!(again.key(&Scope::Namespace("ns".into())).is_ok());
+        assert!(again.key(&Scope::Namespace("other".into())).is_err());
+        assert_eq!(again.inconsistent().version(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".*", bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = ContinueToken::parse(&text);
+            let _ = ContinueToken::parse(&URL_SAFE_NO_PAD.encode(bytes));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What a resource is to the machinery: its description, its store, how it is written down, and its write hooks.
+
+use std::{borrow::Cow, sync::Arc};
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::{Status, context::Context};
+use crate::{
+    meta::{ResourceVersion, UnixTime},
+    schema::Schema,
+    store::{Key, Store, Stored},
+};
+
+/// How a resource is described in discovery, in OpenAPI and to users. The only source of all three.
+#[derive(Debug)]
+pub struct Definition {
+    /// API group.
+    pub group: &'static str,
+    /// Kind of one object; lists are `<kind>List`.
+    pub kind: &'static str,
+    /// Name in paths.
+    pub plural: &'static str,
+    /// Name of one.
+    pub singular: &'static str,
+    /// Abbreviations for kubectl.
+    pub short_names: &'static [&'static str],
+    /// Groups of resources it belongs to, such as `all`.
+    pub categories: &'static [&'static str],
+    /// Whether objects belong to a namespace.
+    pub namespaced: bool,
+    /// Verbs that work, in alphabetical order.
+    pub verbs: &'static [&'static str],
+    /// Served versions, the preferred one first.
+    pub versions: Vec<Version>,
+    /// Named actions and parts of an object.
+    pub subresources: Vec<Subresource>,
+    /// Field selector paths beside `metadata.name` and `metadata.namespace`.
+    pub selectable_fields: &'static [&'static str],
+}
+
+/// One version of a resource.
+#[derive(Debug)]
+pub struct Version {
+    /// `v1beta1`.
+    pub name: &'static str,
+    /// What objects look like; `metadata` is not part of it.
+    pub schema: Arc<Schema>,
+    /// Columns of its tables behind the first, which is the name.
+    pub columns: &'static [Column],
+    /// Warning that every request to this version is answered with.
+    pub deprecation: Option<&'static str>,
+}
+
+/// A column of a table.
+#[derive(Debug)]
+pub struct Column {
+    /// Heading.
+    pub name: &'static str,
+    /// JSON type of the cells: `string`, `integer`, `number`, `boolean` or `date`.
+    pub kind: &'static str,
+    /// What it shows.
+    pub description: &'static str,
+    /// 0: always shown; above: only with `-o wide`.
+    pub priority: u8,
+}
+
+/// A named action on an object, invoked by POST.
+#[derive(Debug)]
+pub struct Subresource {
+    /// Name in the path.
+    pub name: &'static str,
+    /// Kind of the options in the body.
+    pub kind: &'static str,
+    /// Kind of the answer.
+    pub response_kind: &'static str,
+    /// What the options look like.
+    pub schema: Arc<Schema>,
+}
+
+/// A namespaced or cluster-scoped collection that the machinery serves.
+///
+/// Everything that is the same for all resources is done by the machinery before a hook is called: authentication,
+/// authorization, decoding, defaults, schema and metadata validation, the namespace's life, preconditions, dry run. A hook
+/// is called once and may be dropped at any await when the client leaves: what must be finished has to run on its own.
+pub trait Resource: Send + Sync + 'static {
+    /// What is stored.
+    type Object: crate::store::Value;
+
+    /// The description.
+    fn definition(&self) -> &Definition;
+
+    /// The objects.
+    fn store(&self) -> &Store<Self::Object>;
+
+    /// Appends the object as JSON in a version of the API, an index into [`Definition::versions`], as of `at`: the
+    /// `resourceVersion` to show.
+    fn encode(&self, object: &Self::Object, at: ResourceVersion, version: usize, out: &mut Vec<u8>);
+
+    /// Appends the object's `metadata` as JSON.
+    fn encode_metadata(&self, object: &Self::Object, at: ResourceVersion, out: &mut Vec<u8>);
+
+    /// Appends the cells behind the name as JSON values, each with a comma in front.
+    fn encode_cells(&self, object: &Self::Object, version: usize, now: UnixTime, out: &mut Vec<u8>);
+
+    /// The value of a label.
+    fn label<'a>(&self, object: &'a Self::Object, key: &str) -> Option<Cow<'a, str>>;
+
+    /// The value of one of [`Definition::selectable_fields`].
+    fn field<'a>(&self, object: &'a Self::Object, path: &str) -> Option<Cow<'a, str>>;
+
+    /// `metadata.uid`.
+    fn uid(&self, object: &Self::Object) -> String;
+
+    /// Whether `metadata.deletionTimestamp` is set.
+    fn is_deleted(&self, object: &Self::Object) -> bool;
+
+    /// Validates what the schema cannot say. Called before anything is spent, also for a dry run.
+    ///
+    /// # Errors
+    /// What the client gets.
+    fn validate_create(&self, create: &Create) -> Result<(), Status>;
+
+    /// The object that a dry run of `create` answers with, as JSON in the request's version.
+    fn preview(&self, create: &Create) -> Value;
+
+    /// Makes the object. It must be in the store before this returns.
+    fn create(
+        &self,
+        context: &Context,
+        create: Create,
+    ) -> impl Future<Output = Result<Created<Self::Object>, Status>> + Send;
+
+    /// Deletes the object, whose preconditions hold.
+    fn delete(
+        &self,
+        context: &Context,
+        object: Arc<Stored<Self::Object>>,
+    ) -> impl Future<Output = Result<Deleted<Self::Object>, Status>> + Send;
+
+    /// Carries out a subresource, an index into [`Definition::subresources`].
+    fn invoke(
+        &self,
+        context: &Context,
+        invoke: Invoke<Self::Object>,
+    ) -> impl Future<Output = Result<Invoked<Self::Object>, Status>> + Send;
+}
+
+/// An object to make, decoded, with defaults, valid by its schema.
+#[derive(Clone, Debug)]
+pub struct Create {
+    /// Namespace and name.
+    pub key: Key,
+    /// The object.
+    pub object: Value,
+    /// Version it is in, an index into [`Definition::versions`].
+    pub version: usize,
+}
+
+/// An object that was made.
+#[derive(Debug)]
+pub struct Created<O> {
+    /// The object as stored.
+    pub object: Arc<Stored<O>>,
+    /// Annotations that only this answer shows.
+    pub once: Vec<(String, String)>,
+}
+
+/// An object whose deletion was accepted.
+#[derive(Debug)]
+pub enum Deleted<O> {
+    /// It is gone; its last state.
+    Gone(Arc<Stored<O>>),
+    /// It is still there, with a deletion timestamp.
+    Pending(Arc<Stored<O>>),
+}
+
+/// A subresource to carry out on an object that is there.
+#[derive(Debug)]
+pub struct Invoke<O> {
+    /// Which, an index into [`Definition::subresources`].
+    pub subresource: usize,
+    /// The object.
+    pub object: Arc<Stored<O>>,
+    /// The decoded options; an empty object when the body was empty.
+    pub options: Value,
+    /// Whether to answer as if, and do nothing.
+    pub dry_run: bool,
+    /// Version of the request, an index into [`Definition::versions`].
+    pub version: usize,
+}
+
+/// The answer of a subresource.
+#[derive(Debug)]
+pub enum Invoked<O> {
+    /// The object, as it is now.
+    Object(Arc<Stored<O>>),
+    /// A JSON object of the subresource's response kind.
+    Json(StatusCode, Value),
+}
+
+impl Definition {
+    /// `sandboxes.agents.x-k8s.io`.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_owned()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// `agents.x-k8s.io/v1beta1`.
+    pub fn api_version(&self, version: usize) -> String {
+        format!("{}/{}", self.group, self.versions[version].name)
+    }
+
+    /// Whether `verb` works.
+    pub fn supports(&self, verb: &str) -> bool {
+        self.verbs.contains(&verb)
+    }
+}
+
+/// JSON of a stored object, for answers that are built from it.
+pub(super) fn object_json<R: Resource>(
+    resource: &R,
+    object: &Stored<R::Object>,
+    version: usize,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2_048);
+    resource.encode(&object.value, object.version, version, &mut out);
+    out
+}

@@ -1,0 +1,170 @@
+//! What a request is about, read from its method, path and query, before anybody looks at a body.
+
+use http::Method;
+use percent_encoding::percent_decode_str;
+
+use super::{Status, query::Query};
+
+/// What is done to a resource, or to a path that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    /// The verb as authorization and discovery spell it.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+
+    /// Whether it may change something.
+    pub(super) fn is_write(self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
+/// A request for a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ResourceRequest {
+    pub(super) verb: Verb,
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) resource: String,
+    pub(super) subresource: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// What a path means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// `/apis/G/V/…`.
+    Resource(ResourceRequest),
+    /// Anything else, by its path without trailing slashes.
+    Path(String),
+}
+
+/// Reads a request's subject.
+///
+/// # Errors
+/// 400 for a path that is not UTF-8 once decoded, 405 for a method that no resource knows.
+pub(super) fn route(method: &Method, path: &str, query: &Query) -> Result<Route, Status> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let ["apis", group, version, rest @ ..] = parts.as_slice() else {
+        return Ok(Route::Path(format!("/{}", parts.join("/"))));
+    };
+    let rest = match rest {
+        [] => return Ok(Route::Path(format!("/{}", parts.join("/")))),
+        ["namespaces", namespace, resource, more @ ..] => (*namespace, *resource, more),
+        [resource, more @ ..] => ("", *resource, more),
+    };
+    let (namespace, resource, more) = rest;
+    let (name, subresource) = match more {
+        [] => ("", String::new()),
+        [name] => (*name, String::new()),
+        // What lies below a subresource is part of its name, as no subresource here takes a path.
+        [name, subresource @ ..] => (*name, decoded(&subresource.join("/"))?),
+    };
+    let verb = verb_of(method, query, name, &subresource)?;
+    Ok(Route::Resource(ResourceRequest {
+        verb,
+        group: decoded(group)?,
+        version: decoded(version)?,
+        resource: decoded(resource)?,
+        subresource,
+        namespace: decoded(namespace)?,
+        name: decoded(name)?,
+    }))
+}
+
+fn verb_of(method: &Method, query: &Query, name: &str, subresource: &str) -> Result<Verb, Status> {
+    let collection = name.is_empty();
+    Ok(match method.as_str() {
+        "GET" | "HEAD" if collection && query.flag("watch") => Verb::Watch,
+        "GET" | "HEAD" if collection => Verb::List,
+        "GET" | "HEAD" => Verb::Get,
+        "POST" => Verb::Create,
+        "PUT" => Verb::Update,
+        "PATCH" => Verb::Patch,
+        "DELETE" if collection && subresource.is_empty() => Verb::DeleteCollection,
+        "DELETE" => Verb::Delete,
+        other => return Err(unknown_method(other)),
+    })
+}
+
+fn unknown_method(method: &str) -> Status {
+    let method: String = method.chars().take(32).collect();
+    Status::method_unknown(&method)
+}
+
+fn decoded(part: &str) -> Result<String, Status> {
+    let text = percent_decode_str(part).decode_utf8();
+    text.map(std::borrow::Cow::into_owned)
+        .map_err(|_| Status::bad_request("the path is not valid UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(method: &str, target: &str, expected: &str) {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let method: Method = method.parse().unwrap();
+        let found = match route(&method, path, &Query::parse(query).unwrap()) {
+            Ok(Route::Path(path)) => path,
+            Ok(Route::Resource(request)) => {
+                let ResourceRequest { verb, group, version, resource, subresource, namespace, name } = request;
+                format!("{} {group} {version} {namespace}|{resource}|{name}|{subresource}", verb.as_str())
+            }
+            Err(status) => status.code().to_string(),
+        };
+        assert_eq!(found, expected, "{method} {target}");
+    }
+
+    #[test]
+    fn the_verb_follows_method_name_and_watch() {
+        check("GET", "/apis/g/v1/namespaces/ns/things", "list g v1 ns|things||");
+        check("GET", "/apis/g/v1/namespaces/ns/things?watch", "watch g v1 ns|things||");
+        check("GET", "/apis/g/v1/things?watch=1", "watch g v1 |things||");
+        check("GET", "/apis/g/v1/things?watch=0", "list g v1 |things||");
+        check("GET", "/apis/g/v1/things?watch=false", "list g v1 |things||");
+        check("HEAD", "/apis/g/v1/namespaces/ns/things/a", "get g v1 ns|things|a|");
+        check("POST", "/apis/g/v1/namespaces/ns/things/a/fork", "create g v1 ns|things|a|fork");
+        check("DELETE", "/apis/g/v1/namespaces/ns/things", "deletecollection g v1 ns|things||");
+        check("DELETE", "/apis/g/v1/namespaces/ns/things/a", "delete g v1 ns|things|a|");
+        check("PUT", "/apis/g/v1/namespaces/ns/things/a/status", "update g v1 ns|things|a|status");
+        check("BREW", "/apis/g/v1/namespaces/ns/things", "405 Method Not Allowed");
+    }
+
+    #[test]
+    fn slashes_and_escapes_do_not_change_the_subject() {
+        check("GET", "//apis/g//v1/namespaces/ns/things/", "list g v1 ns|things||");
+        check("GET", "/apis/g/v1/namespaces/n%73/things/a%2Fb", "get g v1 ns|things|a/b|");
+        check("GET", "/apis/g/v1/namespaces/ns/things/%ff", "400 Bad Request");
+    }
+
+    #[test]
+    fn other_paths_are_paths() {
+        for (path, expected) in [("/", "/"), ("/apis", "/apis"), ("/apis/g/v1/", "/apis/g/v1"), ("/readyz/x", "/readyz/x")] {
+            check("GET", path, expected);
+        }
+        check("GET", "/apis/g/v1/namespaces", "list g v1 |namespaces||");
+    }
+}

@@ -1,0 +1,228 @@
+//! CREATE: everything that can refuse runs before the resource's own hook, which spends something.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use serde_json::{Map, Value};
+
+use super::{get::json_response, request::VerbRequest};
+use crate::{
+    admission::Denied,
+    apiserver::{
+        Body, Create, Created, Definition, Resource, Status, StatusCause,
+        body::value_response,
+        error::json_type,
+        negotiate::Offer,
+        query::{FieldValidation, WriteOptions},
+        resource::object_json,
+    },
+    meta::generate_name,
+    schema::{Decoded, merge_equal_owners, validate_object_meta},
+    store::Key,
+};
+
+/// Tries for a generated name that nobody has.
+const NAME_TRIES: usize = 8;
+/// Metadata that is the server's to set; what a client sends in it is dropped.
+const SERVER_METADATA: [&str; 7] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "selfLink",
+    "uid",
+];
+
+pub(super) async fn create<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+    let definition = resource.definition();
+    let negotiated = request.negotiate(Offer::Plain)?;
+    let options = WriteOptions::parse(&request.query, "CreateOptions")?;
+    let namespace = request.checked_namespace(definition)?;
+    let mut object = decode(definition, request, options.field_validation)?;
+    set_names(definition, request, &mut object)?;
+    request.namespaces.check(namespace).await.map_err(|denied| refuse(definition, &object, namespace, denied))?;
+    let generated = name(&object).is_empty() && !generate_base(&object).is_empty();
+    for tries in 1.. {
+        if generated {
+            object["metadata"]["name"] = generate_name(generate_base(&object)).into();
+        }
+        let create = validated(resource.as_ref(), request, &object)?;
+        let taken = match attempt(resource.as_ref(), request, create, options.dry_run).await {
+            Err(status) if generated && status.reason() == "AlreadyExists" => status,
+            Err(status) => return Err(status),
+            Ok(Answer::Would(object)) => return Ok(value_response(StatusCode::CREATED, negotiated.media_type, &object)),
+            Ok(Answer::Did(created)) => {
+                let json = created_json(resource.as_ref(), &created, request.version);
+                return Ok(json_response(StatusCode::CREATED, negotiated.media_type, json));
+            }
+        };
+        if tries == NAME_TRIES {
+            return Err(taken.retry_after(1));
+        }
+    }
+    unreachable!("the last try returned")
+}
+
+enum Answer<O> {
+    Would(Value),
+    Did(Created<O>),
+}
+
+async fn attempt<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    create: Create,
+    dry_run: bool,
+) -> Result<Answer<R::Object>, Status> {
+    let definition = resource.definition();
+    if let Some(holder) = resource.store().get(&create.key.namespace, &create.key.name) {
+        return Err(match resource.is_deleted(&holder.value) {
+            true => Status::being_deleted(definition, &create.key.name),
+            false => Status::already_exists(definition, &create.key.name),
+        });
+    }
+    if dry_run {
+        return Ok(Answer::Would(resource.preview(&create)));
+    }
+    resource.create(&request.context, create).await.map(Answer::Did)
+}
+
+/// The body as an object of the request's version, unknown and duplicate fields dealt with as asked.
+fn decode(definition: &Definition, request: &VerbRequest, validation: FieldValidation) -> Result<Value, Status> {
+    let Decoded { value: mut object, duplicates } = request.decode()?;
+    check_type(definition, request, &object)?;
+    let unknown = definition.versions[request.version].schema.prune(&mut object);
+    let faults = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+    let faults: Vec<_> = faults.chain(unknown.iter().map(|path| format!("unknown field {path:?}"))).collect();
+    match validation {
+        FieldValidation::Strict if !faults.is_empty() => {
+            return Err(Status::bad_request(format!(
+                "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
+                definition.kind, definition.versions[request.version].name, definition.kind, faults.join(", ")
+            )));
+        }
+        FieldValidation::Warn => faults.into_iter().for_each(|fault| request.context.warn(fault)),
+        FieldValidation::Strict | FieldValidation::Ignore => {}
+    }
+    Ok(object)
+}
+
+/// The object's own idea of what it is must be the path's.
+pub(super) fn check_type(definition: &Definition, request: &VerbRequest, object: &Value) -> Result<(), Status> {
+    let Value::Object(fields) = object else {
+        return Err(Status::bad_request(format!("the object provided is no JSON object but {}", json_type(object))));
+    };
+    let expected = definition.api_version(request.version);
+    for (field, expected) in [("apiVersion", expected.as_str()), ("kind", definition.kind)] {
+        match fields.get(field) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(found)) if found.is_empty() || found == expected => {}
+            Some(found) => {
+                return Err(Status::bad_request(format!(
+                    "the {field} in the data ({found}) does not match the expected {field} ({expected:?})"
+                )));
+            }
+        }
+    }
+    match fields.get("metadata") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(other) => Err(Status::bad_request(format!("metadata must be an object, not {}", json_type(other)))),
+    }
+}
+
+/// Fills in what the path says and takes out what is the server's to say.
+fn set_names(definition: &Definition, request: &VerbRequest, object: &mut Value) -> Result<(), Status> {
+    let Value::Object(fields) = object else { return Ok(()) };
+    fields.insert("apiVersion".to_owned(), definition.api_version(request.version).into());
+    fields.insert("kind".to_owned(), definition.kind.into());
+    fields.remove("status");
+    if !fields.get("metadata").is_some_and(Value::is_object) {
+        fields.insert("metadata".to_owned(), Value::Object(Map::new()));
+    }
+    let Some(Value::Object(metadata)) = fields.get_mut("metadata") else { return Ok(()) };
+    if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|version| !version.is_empty()) {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    metadata.remove("resourceVersion");
+    SERVER_METADATA.iter().for_each(|field| drop(metadata.remove(*field)));
+    if definition.namespaced {
+        let namespace = request.target.namespace.as_str();
+        match metadata.get("namespace").and_then(Value::as_str).unwrap_or_default() {
+            found if found.is_empty() || found == namespace => {}
+            found => {
+                return Err(Status::bad_request(format!(
+                    "the namespace of the provided object does not match the namespace sent on the request ({found:?}, {namespace:?})"
+                )));
+            }
+        }
+        metadata.insert("namespace".to_owned(), namespace.into());
+    }
+    for uid in merge_equal_owners(object) {
+        request.context.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
+        ));
+    }
+    Ok(())
+}
+
+/// The object with defaults, once nothing is wrong with it.
+fn validated<R: Resource>(resource: &R, request: &VerbRequest, object: &Value) -> Result<Create, Status> {
+    let definition = resource.definition();
+    let mut object = object.clone();
+    let schema = &definition.versions[request.version].schema;
+    schema.default(&mut object);
+    let mut causes = validate_object_meta(&object, definition.namespaced);
+    causes.extend(schema.validate(&object));
+    let name = name(&object).to_owned();
+    if !causes.is_empty() {
+        let causes = causes.into_iter().map(StatusCause::from).collect();
+        return Err(Status::invalid(definition.group, definition.kind, &name, causes));
+    }
+    let key = Key::new(request.target.namespace.as_str(), name);
+    let create = Create { key, object, version: request.version };
+    resource.validate_create(&create)?;
+    Ok(create)
+}
+
+/// The created object, with what only this answer shows.
+fn created_json<R: Resource>(resource: &R, created: &Created<R::Object>, version: usize) -> Vec<u8> {
+    let json = object_json(resource, &created.object, version);
+    if created.once.is_empty() {
+        return json;
+    }
+    let mut object: Value = serde_json::from_slice(&json).expect("the machinery writes valid JSON");
+    for (key, value) in &created.once {
+        object["metadata"]["annotations"][key] = value.as_str().into();
+    }
+    serde_json::to_vec(&object).expect("a JSON value serializes")
+}
+
+fn refuse(definition: &Definition, object: &Value, namespace: &str, denied: Denied) -> Status {
+    let name = name(object);
+    match denied {
+        Denied::NotFound => Status::other_not_found("namespaces", namespace),
+        Denied::Terminating => Status::forbidden(format!(
+            "{} {name:?} is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+            definition.qualified()
+        ))
+        .of(definition, name)
+        .cause(StatusCause {
+            reason: "NamespaceTerminating".to_owned(),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        }),
+        Denied::Unknown(error) => {
+            tracing::warn!(namespace, %error, "cannot tell whether the namespace exists");
+            Status::unavailable(format!("cannot tell whether namespace {namespace:?} exists")).retry_after(1)
+        }
+    }
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn generate_base(object: &Value) -> &str {
+    object["metadata"]["generateName"].as_str().unwrap_or_default()
+}

@@ -1,0 +1,213 @@
+//! LIST: streamed from the store in bounded pieces, all of one version.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::{
+    get::json_response,
+    request::{VerbRequest, reach},
+};
+use crate::{
+    apiserver::{
+        Body, Resource, Status,
+        body::{Interrupted, response},
+        form::{Form, ListEnd},
+        negotiate::{MediaType, Offer},
+        page::{ContinueToken, Start},
+        query::{ListOptions, Selection},
+    },
+    meta::{ResourceVersion, UnixTime},
+    store::{Expired, Key, Scope, Stored, Value},
+};
+
+/// Objects taken from the store under one lock.
+const PIECE: usize = 256;
+/// Bytes after which a chunk is sent: large enough that TLS and HTTP/2 frames are full, small enough that many lists at once
+/// stay flat.
+const CHUNK: usize = 64 << 10;
+
+pub(super) async fn list<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+    let negotiated = request.negotiate(Offer::List)?;
+    let options = ListOptions::parse(&request.query, resource.definition().selectable_fields)?;
+    let scope = request.scope(&options.selection.fields);
+    let (at, after) = settle(resource.as_ref(), &options.start, &scope).await?;
+    let mut lister = Lister {
+        resource: resource.clone(),
+        form: Form { shape: negotiated.shape, version: request.version },
+        scope,
+        selection: options.selection,
+        at,
+        after,
+        left: options.limit,
+        limit: options.limit,
+        now: UnixTime::now(),
+        stage: Stage::Head,
+        any: false,
+    };
+    // Most lists are one chunk: they go out whole, and an error on the way is still an error and not a broken stream.
+    let mut first = lister.chunk().map_err(|expired| lister.expired(expired))?;
+    if lister.stage == Stage::Done {
+        return Ok(json_response(StatusCode::OK, negotiated.media_type, first));
+    }
+    if negotiated.media_type == MediaType::Yaml {
+        while lister.stage != Stage::Done {
+            first.extend(lister.chunk().map_err(|expired| lister.expired(expired))?);
+        }
+        return Ok(json_response(StatusCode::OK, negotiated.media_type, first));
+    }
+    let rest = futures::stream::unfold(Some(lister), |lister| async move {
+        let mut lister = lister?;
+        if lister.stage == Stage::Done {
+            return None;
+        }
+        match lister.chunk() {
+            Ok(bytes) => Some((Ok(Bytes::from(bytes)), Some(lister))),
+            Err(expired) => Some((Err(Interrupted(expired.to_string())), None)),
+        }
+    });
+    let chunks = futures::stream::once(async move { Ok(Bytes::from(first)) });
+    let body = Body::stream(futures::StreamExt::chain(chunks, rest));
+    Ok(response(StatusCode::OK, MediaType::Json.as_str(), body))
+}
+
+/// The version to read at and the object to go on behind.
+async fn settle<R: Resource>(
+    resource: &R,
+    start: &Start,
+    scope: &Scope,
+) -> Result<(ResourceVersion, Option<Key>), Status> {
+    let store = resource.store();
+    match start {
+        Start::Latest => Ok((store.head(), None)),
+        Start::NotOlderThan(version) => {
+            reach(store, *version).await?;
+            Ok((store.head(), None))
+        }
+        Start::Exact(version) => {
+            reach(store, *version).await?;
+            Ok((*version, None))
+        }
+        Start::Continue(token) => {
+            let key = token.key(scope)?;
+            let version = token.version().unwrap_or_else(|| store.head());
+            if version > store.head() {
+                return Err(Status::bad_request("continue key is not valid: its version was never handed out"));
+            }
+            Ok((version, Some(key)))
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing written.
+    Head,
+    /// Some items written.
+    Items,
+    /// The end written.
+    Done,
+}
+
+/// A list on its way out.
+struct Lister<R: Resource> {
+    resource: Arc<R>,
+    form: Form,
+    scope: Scope,
+    selection: Selection,
+    at: ResourceVersion,
+    /// The last object looked at.
+    after: Option<Key>,
+    /// Items that may still be shown.
+    left: Option<usize>,
+    limit: Option<usize>,
+    now: UnixTime,
+    stage: Stage,
+    /// Whether an item was written, so that the next needs a comma.
+    any: bool,
+}
+
+impl<R: Resource> Lister<R> {
+    /// The next chunk.
+    fn chunk(&mut self) -> Result<Vec<u8>, Expired> {
+        let mut out = Vec::with_capacity(if self.limit.is_some_and(|limit| limit < 16) { 4 << 10 } else { CHUNK + (4 << 10) });
+        if self.stage == Stage::Head {
+            self.form.list_head(self.resource.as_ref(), &mut out);
+            self.stage = Stage::Items;
+        }
+        while out.len() < CHUNK {
+            let want = self.left.map_or(PIECE, |left| left.min(PIECE)).max(1);
+            let page = self.resource.store().page(&self.scope, self.after.as_ref(), self.at, want)?;
+            let mut shown_all = self.left == Some(0);
+            for object in &page.items {
+                if !matches(self.resource.as_ref(), &self.selection, &object.value) {
+                    self.after = Some(key_of(object));
+                    continue;
+                }
+                // One more match than may be shown proves that there is more.
+                if shown_all {
+                    self.finish(true, &mut out);
+                    return Ok(out);
+                }
+                self.write(object, &mut out);
+                shown_all = self.left == Some(0);
+            }
+            if !page.more {
+                self.finish(false, &mut out);
+                return Ok(out);
+            }
+        }
+        Ok(out)
+    }
+
+    fn write(&mut self, object: &Stored<R::Object>, out: &mut Vec<u8>) {
+        if self.any {
+            out.push(b',');
+        }
+        self.any = true;
+        self.form.list_item(self.resource.as_ref(), &object.value, object.version, self.now, out);
+        self.after = Some(key_of(object));
+        self.left = self.left.map(|left| left.saturating_sub(1));
+    }
+
+    fn finish(&mut self, more: bool, out: &mut Vec<u8>) {
+        let mut end = ListEnd::default();
+        if more && let Some(last) = &self.after {
+            end.continue_token = Some(ContinueToken::new(Some(self.at), last).to_string());
+            end.remaining = self.selection.is_everything().then(|| self.remaining(last)).flatten();
+        }
+        self.form.list_tail(self.resource.as_ref(), self.at, &end, out);
+        self.stage = Stage::Done;
+    }
+
+    /// Number of objects behind `last`, counted, as exactness is promised; `None` when the log has moved on meanwhile.
+    fn remaining(&self, last: &Key) -> Option<usize> {
+        self.resource.store().count_after(&self.scope, last, self.at).ok()
+    }
+
+    fn expired(&self, expired: Expired) -> Status {
+        let status = Status::expired(format!(
+            "The provided continue parameter or resource version is too old to display a consistent list result ({expired})"
+        ));
+        match &self.after {
+            Some(last) => status.continue_with(ContinueToken::new(None, last).inconsistent().to_string()),
+            None => status,
+        }
+    }
+}
+
+fn key_of<V: Value>(object: &Stored<V>) -> Key {
+    Key::new(object.value.namespace(), object.value.name())
+}
+
+/// Whether the selectors take the object.
+pub(super) fn matches<R: Resource>(resource: &R, selection: &Selection, object: &R::Object) -> bool {
+    let field = |path: &str| match path {
+        "metadata.name" => Some(object.name().into()),
+        "metadata.namespace" => Some(object.namespace().into()),
+        path => resource.field(object, path),
+    };
+    (selection.labels.is_empty() || selection.labels.matches(|key| resource.label(object, key)))
+        && (selection.fields.is_empty() || selection.fields.matches(field))
+}

@@ -1,0 +1,12 @@
+//! What a verb does, a file each. Authentication, authorization and routing are done when one is called.
+
+mod create;
+mod delete;
+mod deletecollection;
+mod get;
+mod list;
+mod request;
+mod subresource;
+mod watch;
+
+pub(super) use request::{Endpoint, Served, VerbRequest};

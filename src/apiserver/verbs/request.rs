@@ -1,0 +1,163 @@
+//! A routed request, and its way to the verb.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Response};
+use tokio_util::sync::CancellationToken;
+
+use super::{create, delete, deletecollection, get, list, subresource, watch};
+use crate::{
+    admission::Namespaces,
+    apiserver::{
+        Body, Context, Definition, Resource, Status,
+        negotiate::{IncludeObject, Negotiated, Offer, Shape, negotiate},
+        query::Query,
+        route::{ResourceRequest, Verb},
+    },
+    meta::{ResourceVersion, is_dns1123_label},
+    schema::{Decoded, decode_json, decode_yaml},
+    store::{Key, Scope, Store, Value},
+};
+
+/// How long a read waits for a version that is not there yet.
+const FRESHNESS_WAIT: Duration = Duration::from_secs(3);
+
+/// A request for a resource that is served, authorized, its body read.
+#[derive(Debug)]
+pub(in crate::apiserver) struct VerbRequest {
+    pub(in crate::apiserver) target: ResourceRequest,
+    pub(in crate::apiserver) query: Query,
+    pub(in crate::apiserver) headers: HeaderMap,
+    pub(in crate::apiserver) body: Bytes,
+    pub(in crate::apiserver) context: Context,
+    /// Index into the definition's versions.
+    pub(in crate::apiserver) version: usize,
+    pub(in crate::apiserver) namespaces: Namespaces,
+    /// Cancelled when streams are to end.
+    pub(in crate::apiserver) shutdown: CancellationToken,
+}
+
+/// A resource whose types are forgotten, as the router keeps it.
+pub(in crate::apiserver) trait Endpoint: Send + Sync {
+    fn definition(&self) -> &Definition;
+    fn serve<'a>(&'a self, request: &'a VerbRequest) -> BoxFuture<'a, Result<Response<Body>, Status>>;
+}
+
+/// A resource that is served.
+pub(in crate::apiserver) struct Served<R>(pub(in crate::apiserver) Arc<R>);
+
+impl<R: Resource> Endpoint for Served<R> {
+    fn definition(&self) -> &Definition {
+        self.0.definition()
+    }
+
+    fn serve<'a>(&'a self, request: &'a VerbRequest) -> BoxFuture<'a, Result<Response<Body>, Status>> {
+        Box::pin(self.dispatch(request))
+    }
+}
+
+impl<R: Resource> Served<R> {
+    async fn dispatch(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
+        let definition = self.0.definition();
+        let target = &request.target;
+        if !target.subresource.is_empty() {
+            return match target.verb {
+                Verb::Create => subresource::invoke(&self.0, request).await,
+                verb => Err(Status::method_not_allowed(definition, verb.as_str())),
+            };
+        }
+        if !definition.supports(target.verb.as_str()) {
+            return Err(Status::method_not_allowed(definition, target.verb.as_str()));
+        }
+        match target.verb {
+            Verb::Get => get::get(&self.0, request).await,
+            Verb::List => list::list(&self.0, request).await,
+            Verb::Watch => watch::watch(&self.0, request),
+            Verb::Create => create::create(&self.0, request).await,
+            Verb::Delete => delete::delete(&self.0, request).await,
+            Verb::DeleteCollection => deletecollection::delete_collection(&self.0, request).await,
+            verb @ (Verb::Update | Verb::Patch) => Err(Status::method_not_allowed(definition, verb.as_str())),
+        }
+    }
+}
+
+impl VerbRequest {
+    /// The object in the path.
+    pub(super) fn key(&self) -> Key {
+        Key::new(self.target.namespace.as_str(), self.target.name.as_str())
+    }
+
+    /// The collection in the path, narrowed to what the field selector leaves of it.
+    pub(super) fn scope(&self, fields: &crate::meta::FieldSelector) -> Scope {
+        let within = match self.target.namespace.as_str() {
+            "" => fields.required_value("metadata.namespace").unwrap_or_default(),
+            namespace => namespace,
+        };
+        match (within, fields.required_value("metadata.name")) {
+            ("", _) => Scope::All,
+            (namespace, Some(name)) => Scope::Object(Key::new(namespace, name)),
+            (namespace, None) => Scope::Namespace(namespace.into()),
+        }
+    }
+
+    /// The form of the answer, with a table's `includeObject` from the query.
+    pub(super) fn negotiate(&self, offer: Offer) -> Result<Negotiated, Status> {
+        let mut negotiated = negotiate(&self.headers, offer)?;
+        if let Shape::Table { include, .. } = &mut negotiated.shape {
+            *include = match self.query.get("includeObject") {
+                None | Some("" | "Metadata") => IncludeObject::Metadata,
+                Some("Object") => IncludeObject::Object,
+                Some("None") => IncludeObject::None,
+                Some(other) => {
+                    let other: String = other.chars().take(64).collect();
+                    return Err(Status::bad_request(format!(
+                        "unrecognized includeObject value: {other:?}"
+                    )));
+                }
+            };
+        }
+        Ok(negotiated)
+    }
+
+    /// The decoded body, with the duplicate fields in it.
+    pub(super) fn decode(&self) -> Result<Decoded, Status> {
+        use crate::apiserver::negotiate::{MediaType, body_type};
+        let decoded = match body_type(&self.headers)? {
+            MediaType::Json => decode_json(&self.body),
+            MediaType::Yaml => decode_yaml(&self.body),
+        };
+        decoded.map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))
+    }
+
+    /// Refuses a namespace that cannot exist, before anything is asked about it.
+    pub(super) fn checked_namespace(&self, definition: &Definition) -> Result<&str, Status> {
+        let namespace = self.target.namespace.as_str();
+        match (definition.namespaced, namespace) {
+            (true, "") => Err(Status::method_not_allowed(definition, self.target.verb.as_str())),
+            (true, namespace) if !is_dns1123_label(namespace) => Err(Status::other_not_found("namespaces", namespace)),
+            _ => Ok(namespace),
+        }
+    }
+}
+
+/// Waits until the store has reached `wanted`.
+///
+/// # Errors
+/// 504 when it does not within three seconds.
+pub(super) async fn reach<V: Value>(store: &Store<V>, wanted: ResourceVersion) -> Result<(), Status> {
+    let mut head_rx = store.subscribe();
+    let reached = tokio::time::timeout(FRESHNESS_WAIT, head_rx.wait_for(|head| *head >= wanted)).await;
+    match reached {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(too_large(wanted, store.head())),
+    }
+}
+
+pub(super) fn too_large(wanted: ResourceVersion, current: ResourceVersion) -> Status {
+    use crate::apiserver::StatusCause;
+    Status::timeout(format!("Timeout: Too large resource version: {wanted}, current: {current}"))
+        .cause(StatusCause::new("ResourceVersionTooLarge", "Too large resource version"))
+        .retry_after(1)
+}
