@@ -34,4 +34,5 @@
 
 pub mod api;
 pub mod meta;
+pub mod serving;
 pub mod telemetry;
