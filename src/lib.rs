@@ -35,4 +35,6 @@
 pub mod api;
 pub mod fleet;
 pub mod meta;
+pub mod serving;
 pub mod store;
+pub mod telemetry;

@@ -1,1 +1,4 @@
 //! Integration tests.
+
+mod serving;
+mod tls_client;

@@ -1,0 +1,70 @@
+//! The body of an answer while it is on its way.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http_body::{Body, Frame, SizeHint};
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::connection::InFlight;
+
+pin_project_lite::pin_project! {
+    /// A body that counts its request as in flight until it is complete or dropped.
+    #[derive(Debug)]
+    pub(super) struct Tracked<B> {
+        #[pin]
+        body: B,
+        request: Request,
+    }
+}
+
+/// The two counts a request takes part in: its connection's and the process's.
+#[derive(Debug)]
+pub(super) struct Request {
+    _connection: InFlight,
+    in_flight: Gauge,
+}
+
+impl Request {
+    pub(super) fn new(connection: InFlight, in_flight: Gauge) -> Self {
+        in_flight.inc();
+        Self {
+            _connection: connection,
+            in_flight,
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.in_flight.dec();
+    }
+}
+
+impl<B> Tracked<B> {
+    pub(super) fn new(body: B, request: Request) -> Self {
+        Self { body, request }
+    }
+}
+
+impl<B: Body> Body for Tracked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.project().body.poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,154 @@
+//! Certificates made on the spot: for `dev`, for the node agent's own identity, for tests.
+
+use std::{
+    fmt,
+    ops::Range,
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+use super::{Error, Result};
+
+/// How long a CA and the server certificates it issues are valid. They last as long as the process that made them; a year
+/// outlives every one.
+const LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+
+/// How far back validity starts, for clients whose clock is behind.
+const CLOCK_SLACK: Duration = Duration::from_secs(3_600);
+
+/// A certificate and its private key as PEM. The key never prints.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PemPair {
+    /// The certificate, followed by its intermediates.
+    pub certificate: String,
+    /// The private key.
+    pub private_key: String,
+}
+
+/// A CA that lives in memory. ECDSA P-256 throughout.
+pub struct CertificateAuthority {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl CertificateAuthority {
+    /// A new CA called `common_name`.
+    ///
+    /// # Errors
+    /// [`Error::Issue`] when the system has no random numbers.
+    pub fn new(common_name: &str) -> Result<Self> {
+        let mut params = params(common_name, default_validity());
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().map_err(Error::Issue)?;
+        let certificate = params.self_signed(&key).map_err(Error::Issue)?;
+        Ok(Self {
+            certificate: certificate.pem(),
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    /// The CA's own certificate as PEM: what a client has to trust.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// A certificate for a server with these DNS names and IP addresses, valid for a year.
+    ///
+    /// # Errors
+    /// [`Error::Issue`] for a name that is not ASCII.
+    pub fn server_certificate(&self, names: &[&str]) -> Result<PemPair> {
+        let mut params = params(names.first().unwrap_or(&"server"), default_validity());
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.subject_alt_names = names
+            .iter()
+            .map(|name| match name.parse() {
+                Ok(address) => Ok(SanType::IpAddress(address)),
+                Err(_) => Ok(SanType::DnsName((*name).try_into()?)),
+            })
+            .collect::<Result<_, rcgen::Error>>()
+            .map_err(Error::Issue)?;
+        self.issue(&params)
+    }
+
+    /// A certificate for a client: Kubernetes reads `common_name` as the user and `organizations` as the groups.
+    ///
+    /// # Errors
+    /// [`Error::Issue`] when the system has no random numbers.
+    pub fn client_certificate(
+        &self,
+        common_name: &str,
+        organizations: &[&str],
+        validity: Range<SystemTime>,
+    ) -> Result<PemPair> {
+        let mut params = params(common_name, validity);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        for organization in organizations {
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *organization);
+        }
+        self.issue(&params)
+    }
+
+    fn issue(&self, params: &CertificateParams) -> Result<PemPair> {
+        let key = KeyPair::generate().map_err(Error::Issue)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(Error::Issue)?;
+        Ok(PemPair {
+            certificate: certificate.pem(),
+            private_key: key.serialize_pem(),
+        })
+    }
+}
+
+impl fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CertificateAuthority")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PemPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PemPair")
+            .field("certificate", &self.certificate)
+            .field("private_key", &"***")
+            .finish()
+    }
+}
+
+fn params(common_name: &str, validity: Range<SystemTime>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params.not_before = validity.start.into();
+    params.not_after = validity.end.into();
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn default_validity() -> Range<SystemTime> {
+    let now = SystemTime::now();
+    now - CLOCK_SLACK..now + LIFETIME
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_keys_never_print() {
+        let ca = CertificateAuthority::new("test").unwrap();
+        let pair = ca.server_certificate(&["localhost", "127.0.0.1"]).unwrap();
+        assert!(!format!("{pair:?} {ca:?}").contains("PRIVATE"));
+        assert!(pair.private_key.contains("PRIVATE"));
+    }
+}
