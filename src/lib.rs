@@ -35,6 +35,7 @@
 pub mod api;
 pub mod fleet;
 pub mod meta;
+pub mod schema;
 pub mod serving;
 pub mod store;
 pub mod telemetry;
