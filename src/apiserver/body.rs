@@ -40,20 +40,6 @@ impl Body {
     pub fn stream(chunks: impl Stream<Item = Result<Bytes, Interrupted>> + Send + 'static) -> Self {
         Self(Content::Stream(chunks.boxed()))
     }
-
-    /// Everything, for the forms that cannot be streamed.
-    pub(super) async fn collect(self) -> Result<Bytes, Interrupted> {
-        match self.0 {
-            Content::Whole(bytes) => Ok(bytes.unwrap_or_default()),
-            Content::Stream(mut chunks) => {
-                let mut all = Vec::new();
-                while let Some(chunk) = chunks.next().await {
-                    all.extend_from_slice(&chunk?);
-                }
-                Ok(all.into())
-            }
-        }
-    }
 }
 
 impl std::fmt::Debug for Body {
@@ -90,7 +76,9 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Content::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Content::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
+            }
             Content::Stream(_) => SizeHint::default(),
         }
     }
@@ -112,14 +100,21 @@ pub(super) fn value_response(
     media_type: MediaType,
     value: &serde_json::Value,
 ) -> Response<Body> {
-    response(code, media_type.as_str(), Body::whole(serialize(media_type, value)))
+    response(
+        code,
+        media_type.as_str(),
+        Body::whole(serialize(media_type, value)),
+    )
 }
 
 /// A refusal as the answer.
 pub(super) fn status_response(status: &Status, media_type: MediaType) -> Response<Body> {
     let mut response = value_response(status.code(), media_type, &status.to_json());
     let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     if let Some(seconds) = status.retry_after_seconds() {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }
@@ -135,4 +130,3 @@ pub(super) fn serialize(media_type: MediaType, value: &serde_json::Value) -> Vec
             .expect("a JSON value serializes to YAML"),
     }
 }
-

@@ -85,11 +85,7 @@ mod tests {
     use super::*;
 
     fn mk_context() -> Context {
-        Context::new(
-            Arc::new(UserInfo::default()),
-            String::new(),
-            String::new(),
-        )
+        Context::new(Arc::new(UserInfo::default()), String::new(), String::new())
     }
 
     #[test]

@@ -90,6 +90,33 @@ impl Status {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
+    /// 403 Forbidden of a resource, which the text goes on about.
+    pub(super) fn forbidden_resource(
+        group: &str,
+        resource: &str,
+        name: &str,
+        text: String,
+    ) -> Self {
+        let qualified = if group.is_empty() {
+            resource.to_owned()
+        } else {
+            format!("{resource}.{group}")
+        };
+        let subject = if name.is_empty() {
+            qualified
+        } else {
+            format!("{qualified} {name:?}")
+        };
+        let mut status = Self::forbidden(format!("{subject} is forbidden: {text}"));
+        status.details = Details {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: resource.to_owned(),
+            ..Details::default()
+        };
+        status
+    }
+
     /// 404 NotFound: no object of that name.
     pub fn not_found(definition: &Definition, name: &str) -> Self {
         let message = format!("{} {name:?} not found", definition.qualified());
@@ -123,12 +150,7 @@ impl Status {
             "{verb} is not supported on resources of kind {:?}",
             definition.qualified()
         );
-        Self::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "MethodNotAllowed",
-            message,
-        )
-        .of(definition, "")
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).of(definition, "")
     }
 
     /// 405 MethodNotAllowed for a method that no resource knows.

@@ -60,9 +60,21 @@ impl Form {
         let definition = resource.definition();
         match self.shape {
             Shape::Object => {
-                extend(out, &["{\"apiVersion\":\"", &definition.api_version(self.version), "\",\"items\":["]);
+                extend(
+                    out,
+                    &[
+                        "{\"apiVersion\":\"",
+                        &definition.api_version(self.version),
+                        "\",\"items\":[",
+                    ],
+                );
             }
-            Shape::Metadata => extend(out, &["{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"meta.k8s.io/v1\",\"items\":["]),
+            Shape::Metadata => extend(
+                out,
+                &[
+                    "{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"meta.k8s.io/v1\",\"items\":[",
+                ],
+            ),
             Shape::Table { v1, .. } => {
                 self.table_head(v1, out);
                 extend(out, &["\"columnDefinitions\":"]);
@@ -88,7 +100,13 @@ impl Form {
     }
 
     /// What stands behind the last item of a list.
-    pub(super) fn list_tail<R: Resource>(self, resource: &R, at: ResourceVersion, end: &ListEnd, out: &mut Vec<u8>) {
+    pub(super) fn list_tail<R: Resource>(
+        self,
+        resource: &R,
+        at: ResourceVersion,
+        end: &ListEnd,
+        out: &mut Vec<u8>,
+    ) {
         out.push(b']');
         if self.shape == Shape::Object {
             extend(out, &[",\"kind\":\"", resource.definition().kind, "List\""]);
@@ -98,7 +116,14 @@ impl Form {
             extend(out, &["\"continue\":\"", token, "\","]);
         }
         if let Some(remaining) = end.remaining {
-            extend(out, &["\"remainingItemCount\":", itoa::Buffer::new().format(remaining), ","]);
+            extend(
+                out,
+                &[
+                    "\"remainingItemCount\":",
+                    itoa::Buffer::new().format(remaining),
+                    ",",
+                ],
+            );
         }
         extend(out, &["\"resourceVersion\":\"", &at.to_string(), "\"}}"]);
     }
@@ -121,7 +146,15 @@ impl Form {
             };
             let shown = shown.unwrap_or_else(|| event.object());
             let mut out = Vec::with_capacity(2_048);
-            self.event_line(resource, kind, &shown.value, event.version(), first, now, &mut out);
+            self.event_line(
+                resource,
+                kind,
+                &shown.value,
+                event.version(),
+                first,
+                now,
+                &mut out,
+            );
             out.into()
         };
         if first && matches!(self.shape, Shape::Table { .. }) {
@@ -143,7 +176,10 @@ impl Form {
         self.event_line(resource, EventKind::Added, object, at, first, now, out);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "an event is this much, and only the two callers above name it")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "an event is this much, and only the two callers above name it"
+    )]
     fn event_line<R: Resource>(
         self,
         resource: &R,
@@ -171,7 +207,14 @@ impl Form {
                 }
                 extend(out, &[",\"rows\":["]);
                 self.row(resource, object, at, now, out);
-                extend(out, &["],\"metadata\":{\"resourceVersion\":\"", &at.to_string(), "\"}}"]);
+                extend(
+                    out,
+                    &[
+                        "],\"metadata\":{\"resourceVersion\":\"",
+                        &at.to_string(),
+                        "\"}}",
+                    ],
+                );
             }
             Shape::Object | Shape::Metadata => self.object(resource, object, at, now, out),
         }
@@ -179,15 +222,33 @@ impl Form {
     }
 
     /// A BOOKMARK at `at`; `ends_initial`: the one that closes the initial events.
-    pub(super) fn bookmark<R: Resource>(self, resource: &R, at: ResourceVersion, ends_initial: bool, first: bool) -> Vec<u8> {
+    pub(super) fn bookmark<R: Resource>(
+        self,
+        resource: &R,
+        at: ResourceVersion,
+        ends_initial: bool,
+        first: bool,
+    ) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         extend(&mut out, &["{\"type\":\"BOOKMARK\",\"object\":"]);
         match self.shape {
             Shape::Object => {
                 let definition = resource.definition();
-                bookmark_object(&definition.api_version(self.version), definition.kind, at, ends_initial, &mut out);
+                bookmark_object(
+                    &definition.api_version(self.version),
+                    definition.kind,
+                    at,
+                    ends_initial,
+                    &mut out,
+                );
             }
-            Shape::Metadata => bookmark_object("meta.k8s.io/v1", "PartialObjectMetadata", at, ends_initial, &mut out),
+            Shape::Metadata => bookmark_object(
+                "meta.k8s.io/v1",
+                "PartialObjectMetadata",
+                at,
+                ends_initial,
+                &mut out,
+            ),
             Shape::Table { v1, .. } => {
                 self.table_head(v1, &mut out);
                 extend(&mut out, &["\"columnDefinitions\":"]);
@@ -200,8 +261,21 @@ impl Form {
                 extend(&mut out, &[",\"rows\":[{\"cells\":["]);
                 let cells = 1 + resource.definition().versions[self.version].columns.len();
                 extend(&mut out, &[&vec!["null"; cells].join(","), "],\"object\":"]);
-                bookmark_object("meta.k8s.io/v1", "PartialObjectMetadata", at, ends_initial, &mut out);
-                extend(&mut out, &["}],\"metadata\":{\"resourceVersion\":\"", &at.to_string(), "\"}}"]);
+                bookmark_object(
+                    "meta.k8s.io/v1",
+                    "PartialObjectMetadata",
+                    at,
+                    ends_initial,
+                    &mut out,
+                );
+                extend(
+                    &mut out,
+                    &[
+                        "}],\"metadata\":{\"resourceVersion\":\"",
+                        &at.to_string(),
+                        "\"}}",
+                    ],
+                );
             }
         }
         extend(&mut out, &["}\n"]);
@@ -210,7 +284,14 @@ impl Form {
 
     fn table_head(self, v1: bool, out: &mut Vec<u8>) {
         let version = if v1 { "v1" } else { "v1beta1" };
-        extend(out, &["{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/", version, "\","]);
+        extend(
+            out,
+            &[
+                "{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/",
+                version,
+                "\",",
+            ],
+        );
     }
 
     fn columns<R: Resource>(self, resource: &R, out: &mut Vec<u8>) {
@@ -228,8 +309,17 @@ impl Form {
         serde_json::to_writer(out, &columns).expect("a JSON value serializes into memory");
     }
 
-    fn row<R: Resource>(self, resource: &R, object: &R::Object, at: ResourceVersion, now: UnixTime, out: &mut Vec<u8>) {
-        let Shape::Table { include, .. } = self.shape else { return };
+    fn row<R: Resource>(
+        self,
+        resource: &R,
+        object: &R::Object,
+        at: ResourceVersion,
+        now: UnixTime,
+        out: &mut Vec<u8>,
+    ) {
+        let Shape::Table { include, .. } = self.shape else {
+            return;
+        };
         extend(out, &["{\"cells\":["]);
         json_string(crate::store::Value::name(object), out);
         resource.encode_cells(object, self.version, now, out);
@@ -254,13 +344,27 @@ impl Form {
     }
 }
 
-fn metadata_object<R: Resource>(resource: &R, object: &R::Object, at: ResourceVersion, out: &mut Vec<u8>) {
-    extend(out, &["{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":"]);
+fn metadata_object<R: Resource>(
+    resource: &R,
+    object: &R::Object,
+    at: ResourceVersion,
+    out: &mut Vec<u8>,
+) {
+    extend(
+        out,
+        &["{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":"],
+    );
     resource.encode_metadata(object, at, out);
     out.push(b'}');
 }
 
-fn bookmark_object(api_version: &str, kind: &str, at: ResourceVersion, ends_initial: bool, out: &mut Vec<u8>) {
+fn bookmark_object(
+    api_version: &str,
+    kind: &str,
+    at: ResourceVersion,
+    ends_initial: bool,
+    out: &mut Vec<u8>,
+) {
     let annotations: Cow<'_, str> = if ends_initial {
         format!("\"annotations\":{{\"{INITIAL_EVENTS_END}\":\"true\"}},").into()
     } else {
@@ -268,7 +372,17 @@ fn bookmark_object(api_version: &str, kind: &str, at: ResourceVersion, ends_init
     };
     extend(
         out,
-        &["{\"kind\":\"", kind, "\",\"apiVersion\":\"", api_version, "\",\"metadata\":{", &annotations, "\"resourceVersion\":\"", &at.to_string(), "\"}}"],
+        &[
+            "{\"kind\":\"",
+            kind,
+            "\",\"apiVersion\":\"",
+            api_version,
+            "\",\"metadata\":{",
+            &annotations,
+            "\"resourceVersion\":\"",
+            &at.to_string(),
+            "\"}}",
+        ],
     );
 }
 

@@ -76,7 +76,9 @@ impl<'a> Clause<'a> {
         let kind = parts.next().unwrap_or_default();
         let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
         let quality = parameters.iter().find(|(key, _)| *key == "q");
-        let quality = quality.and_then(|(_, value)| value.parse().ok()).unwrap_or(1.0);
+        let quality = quality
+            .and_then(|(_, value)| value.parse().ok())
+            .unwrap_or(1.0);
         (quality, Self { kind, parameters })
     }
 
@@ -95,7 +97,9 @@ impl<'a> Clause<'a> {
 
     /// The shape that the clause asks for, if the request can be answered so.
     fn shape(&self, offer: Offer) -> Option<Shape> {
-        let Some(shape) = self.parameter("as") else { return Some(Shape::Object) };
+        let Some(shape) = self.parameter("as") else {
+            return Some(Shape::Object);
+        };
         if self.parameter("g").is_some_and(|group| group != META_GROUP) {
             return None;
         }
@@ -105,8 +109,12 @@ impl<'a> Clause<'a> {
             Some(_) => return None,
         };
         match (shape, offer) {
-            ("Table", Offer::Object | Offer::List) => Some(Shape::Table { v1, include: IncludeObject::Metadata }),
-            ("PartialObjectMetadata", Offer::Object) | ("PartialObjectMetadataList", Offer::List) => Some(Shape::Metadata),
+            ("Table", Offer::Object | Offer::List) => Some(Shape::Table {
+                v1,
+                include: IncludeObject::Metadata,
+            }),
+            ("PartialObjectMetadata", Offer::Object)
+            | ("PartialObjectMetadataList", Offer::List) => Some(Shape::Metadata),
             _ => None,
         }
     }
@@ -126,7 +134,10 @@ pub(super) fn negotiate(headers: &HeaderMap, offer: Offer) -> Result<Negotiated,
         .filter(|(quality, _)| *quality > 0.0)
         .collect();
     if clauses.is_empty() {
-        return Ok(Negotiated { media_type: MediaType::Json, shape: Shape::Object });
+        return Ok(Negotiated {
+            media_type: MediaType::Json,
+            shape: Shape::Object,
+        });
     }
     clauses.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let met = clauses.iter().find_map(|(_, clause)| {
@@ -139,21 +150,32 @@ pub(super) fn negotiate(headers: &HeaderMap, offer: Offer) -> Result<Negotiated,
 /// The serialization of an error: the first plain type that Accept takes, else JSON.
 pub(super) fn error_media_type(headers: &HeaderMap) -> MediaType {
     let accept = accept(headers);
-    let clauses = accept.split(',').map(|clause| Clause::parse(clause.trim()).1);
-    clauses.into_iter().find_map(|clause| clause.media_type()).unwrap_or(MediaType::Json)
+    let clauses = accept
+        .split(',')
+        .map(|clause| Clause::parse(clause.trim()).1);
+    clauses
+        .into_iter()
+        .find_map(|clause| clause.media_type())
+        .unwrap_or(MediaType::Json)
 }
 
 /// Whether Accept asks for a discovery document of this shape, version for version in its order; the version's index.
 pub(super) fn accepted_discovery(headers: &HeaderMap, versions: &[&str]) -> Option<Option<usize>> {
     let accept = accept(headers);
-    for clause in accept.split(',').map(str::trim).filter(|clause| !clause.is_empty()) {
+    for clause in accept
+        .split(',')
+        .map(str::trim)
+        .filter(|clause| !clause.is_empty())
+    {
         let (_, clause) = Clause::parse(clause);
         if clause.media_type() != Some(MediaType::Json) {
             continue;
         }
         match clause.parameter("as") {
             None => return Some(None),
-            Some("APIGroupDiscoveryList") if clause.parameter("g") == Some("apidiscovery.k8s.io") => {
+            Some("APIGroupDiscoveryList")
+                if clause.parameter("g") == Some("apidiscovery.k8s.io") =>
+            {
                 let wanted = clause.parameter("v").unwrap_or_default();
                 if let Some(index) = versions.iter().position(|version| *version == wanted) {
                     return Some(Some(index));
@@ -166,7 +188,10 @@ pub(super) fn accepted_discovery(headers: &HeaderMap, versions: &[&str]) -> Opti
 }
 
 fn accept(headers: &HeaderMap) -> String {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let values = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     let mut accept = values.collect::<Vec<_>>().join(",");
     if accept.len() > MAX_ACCEPT {
         let end = accept[..MAX_ACCEPT].rfind(',').unwrap_or(0);
@@ -180,8 +205,16 @@ fn accept(headers: &HeaderMap) -> String {
 /// # Errors
 /// 415 for a type that is not read.
 pub(super) fn body_type(headers: &HeaderMap) -> Result<MediaType, Status> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(MediaType::Json) };
-    let essence = value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim();
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(MediaType::Json);
+    };
+    let essence = value
+        .to_str()
+        .unwrap_or("?")
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     match essence.to_ascii_lowercase().as_str() {
         "" | "application/json" => Ok(MediaType::Json),
         "application/yaml" => Ok(MediaType::Yaml),
@@ -214,7 +247,13 @@ mod tests {
 
     #[test]
     fn json_is_what_anything_means() {
-        for anything in ["", "*/*", "application/*", "application/json", "application/json; charset=utf-8"] {
+        for anything in [
+            "",
+            "*/*",
+            "application/*",
+            "application/json",
+            "application/json; charset=utf-8",
+        ] {
             check(anything, Offer::List, "Json Object");
         }
         check("application/yaml", Offer::List, "Yaml Object");
@@ -222,9 +261,21 @@ mod tests {
 
     #[test]
     fn clauses_go_by_quality_then_order() {
-        check("application/vnd.kubernetes.protobuf,application/json", Offer::List, "Json Object");
-        check("application/json;q=0.5,application/yaml", Offer::List, "Yaml Object");
-        check("application/yaml;q=0,application/json", Offer::List, "Json Object");
+        check(
+            "application/vnd.kubernetes.protobuf,application/json",
+            Offer::List,
+            "Json Object",
+        );
+        check(
+            "application/json;q=0.5,application/yaml",
+            Offer::List,
+            "Yaml Object",
+        );
+        check(
+            "application/yaml;q=0,application/json",
+            Offer::List,
+            "Json Object",
+        );
         check("application/vnd.kubernetes.protobuf", Offer::List, "406");
         check("application/cbor", Offer::List, "406");
         check("text/html", Offer::Plain, "406");
@@ -232,15 +283,40 @@ mod tests {
 
     #[test]
     fn tables_and_metadata_are_shapes_of_reads() {
-        check(TABLE, Offer::List, "Json Table { v1: true, include: Metadata }");
-        let kubectl = format!("{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json");
-        check(&kubectl, Offer::Object, "Json Table { v1: true, include: Metadata }");
+        check(
+            TABLE,
+            Offer::List,
+            "Json Table { v1: true, include: Metadata }",
+        );
+        let kubectl =
+            format!("{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json");
+        check(
+            &kubectl,
+            Offer::Object,
+            "Json Table { v1: true, include: Metadata }",
+        );
         check(&kubectl, Offer::Plain, "Json Object");
         check(TABLE, Offer::Plain, "406");
-        check("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Offer::Object, "Json Metadata");
-        check("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Offer::List, "406");
-        check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Offer::List, "Json Metadata");
-        check("application/json;as=Table;v=v7;g=meta.k8s.io", Offer::List, "406");
+        check(
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            Offer::Object,
+            "Json Metadata",
+        );
+        check(
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            Offer::List,
+            "406",
+        );
+        check(
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            Offer::List,
+            "Json Metadata",
+        );
+        check(
+            "application/json;as=Table;v=v7;g=meta.k8s.io",
+            Offer::List,
+            "406",
+        );
         check("application/json;as=Nothing", Offer::List, "406");
     }
 
@@ -249,7 +325,13 @@ mod tests {
         let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let check = |accept: &str| accepted_discovery(&headers(accept), &["v2", "v2beta1"]);
         assert_eq!(check(aggregated), Some(Some(0)));
-        assert_eq!(check(&format!("{},{aggregated},application/json", aggregated.replace("v2", "v3"))), Some(Some(0)));
+        assert_eq!(
+            check(&format!(
+                "{},{aggregated},application/json",
+                aggregated.replace("v2", "v3")
+            )),
+            Some(Some(0))
+        );
         assert_eq!(check("application/json"), Some(None));
         assert_eq!(check(""), Some(None));
         assert_eq!(check("application/json;as=Other"), None);

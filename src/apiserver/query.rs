@@ -66,7 +66,9 @@ impl Query {
             None | Some("") => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| {
                 let shown: String = text.chars().take(64).collect();
-                Status::bad_request(format!("invalid value {shown:?} for {key}: not a number in range"))
+                Status::bad_request(format!(
+                    "invalid value {shown:?} for {key}: not a number in range"
+                ))
             }),
         }
     }
@@ -92,7 +94,9 @@ fn duration(text: &str) -> Option<Duration> {
         let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
         let number: f64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
-        let length = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let length = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let unit = match &rest[..length] {
             "ns" => 1e-9,
             "us" | "µs" | "μs" => 1e-6,
@@ -132,11 +136,17 @@ impl Selection {
         let known = |path: &str| {
             matches!(path, "metadata.name" | "metadata.namespace") || selectable.contains(&path)
         };
-        match fields.requirements().iter().find(|field| !known(&field.path)) {
+        match fields
+            .requirements()
+            .iter()
+            .find(|field| !known(&field.path))
+        {
             None => Ok(Self { labels, fields }),
             Some(field) => {
                 let path: String = field.path.chars().take(128).collect();
-                Err(Status::bad_request(format!("field label not supported: {path}")))
+                Err(Status::bad_request(format!(
+                    "field label not supported: {path}"
+                )))
             }
         }
     }
@@ -175,7 +185,10 @@ impl ListOptions {
                 invalid_options("limit", "Invalid value: must be greater than or equal to 0")
             })?),
         };
-        if query.get("sendInitialEvents").is_some_and(|value| !value.is_empty()) {
+        if query
+            .get("sendInitialEvents")
+            .is_some_and(|value| !value.is_empty())
+        {
             return Err(invalid_options(
                 "sendInitialEvents",
                 "Forbidden: sendInitialEvents is forbidden for list",
@@ -187,7 +200,11 @@ impl ListOptions {
             Some(token) => continued(token, &version, matching)?,
             None => start_of(version, matching, limit.is_some())?,
         };
-        Ok(Self { selection, limit, start })
+        Ok(Self {
+            selection,
+            limit,
+            start,
+        })
     }
 }
 
@@ -261,7 +278,9 @@ fn match_of(query: &Query, version: &Version) -> Result<Match, Status> {
             let other: String = other.chars().take(64).collect();
             return Err(invalid_options(
                 "resourceVersionMatch",
-                &format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""),
+                &format!(
+                    "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
+                ),
             ));
         }
     };
@@ -311,19 +330,31 @@ impl WatchOptions {
             Some(_) => Some(query.flag("sendInitialEvents")),
         };
         if initial.is_some() != (matching != Match::Unset) || matching == Match::Exact {
-            let field = if initial.is_some() { "resourceVersionMatch" } else { "sendInitialEvents" };
+            let field = if initial.is_some() {
+                "resourceVersionMatch"
+            } else {
+                "sendInitialEvents"
+            };
             return Err(invalid_options(
                 field,
                 "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
         let from = match (initial, version) {
-            (Some(true), version) => WatchFrom::Initial { at_least: version.at(), marked: true },
-            (None, Version::Unset | Version::Any) => WatchFrom::Initial { at_least: None, marked: false },
+            (Some(true), version) => WatchFrom::Initial {
+                at_least: version.at(),
+                marked: true,
+            },
+            (None, Version::Unset | Version::Any) => WatchFrom::Initial {
+                at_least: None,
+                marked: false,
+            },
             (Some(false), Version::Unset | Version::Any) => WatchFrom::Now,
             (_, Version::At(version)) => WatchFrom::After(version),
         };
-        let timeout = query.number::<u64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+        let timeout = query
+            .number::<u64>("timeoutSeconds")?
+            .filter(|seconds| *seconds > 0);
         Ok(Self {
             selection,
             from,
@@ -355,17 +386,20 @@ pub(super) enum FieldValidation {
 pub(super) struct WriteOptions {
     pub(super) dry_run: bool,
     pub(super) field_validation: FieldValidation,
-    pub(super) field_manager: Option<String>,
 }
 
 impl WriteOptions {
-    /// Reads the options of a write; `kind` is the options' kind, for the error text.
+    /// Reads the options of a write and checks `fieldManager`, which the request's context keeps; `kind` is the options' kind, for the error text.
     ///
     /// # Errors
     /// 422 for values that are none.
     pub(super) fn parse(query: &Query, kind: &str) -> Result<Self, Status> {
         let invalid = |field: &str, message: String| {
-            let cause = StatusCause { reason: "FieldValueNotSupported".to_owned(), message, field: field.to_owned() };
+            let cause = StatusCause {
+                reason: "FieldValueNotSupported".to_owned(),
+                message,
+                field: field.to_owned(),
+            };
             Status::invalid("meta.k8s.io", kind, "", vec![cause])
         };
         let dry_run = dry_run(query.all("dryRun")).map_err(|message| invalid("dryRun", message))?;
@@ -382,13 +416,18 @@ impl WriteOptions {
             }
         };
         let field_manager = query.get("fieldManager").filter(|name| !name.is_empty());
-        if field_manager.is_some_and(|name| name.chars().count() > MAX_FIELD_MANAGER || name.chars().any(char::is_control)) {
+        if field_manager.is_some_and(|name| {
+            name.chars().count() > MAX_FIELD_MANAGER || name.chars().any(char::is_control)
+        }) {
             return Err(invalid(
                 "fieldManager",
                 format!("Invalid value: must be at most {MAX_FIELD_MANAGER} printable characters"),
             ));
         }
-        Ok(Self { dry_run, field_validation, field_manager: field_manager.map(str::to_owned) })
+        Ok(Self {
+            dry_run,
+            field_validation,
+        })
     }
 }
 
@@ -398,7 +437,9 @@ pub(super) fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool,
     for value in values.filter(|value| !value.is_empty()) {
         if value != "All" {
             let value: String = value.chars().take(64).collect();
-            return Err(format!("Unsupported value: {value:?}: supported values: \"All\""));
+            return Err(format!(
+                "Unsupported value: {value:?}: supported values: \"All\""
+            ));
         }
         asked = true;
     }
@@ -447,7 +488,10 @@ mod tests {
             Ok(options) => match options.from {
                 WatchFrom::Initial { at_least, marked } => {
                     let marked = if marked { " marked" } else { "" };
-                    at_least.map_or_else(|| format!("initial{marked}"), |v| format!("initial {v}{marked}"))
+                    at_least.map_or_else(
+                        || format!("initial{marked}"),
+                        |v| format!("initial {v}{marked}"),
+                    )
                 }
                 WatchFrom::After(version) => format!("after {version}"),
                 WatchFrom::Now => "now".to_owned(),
@@ -463,9 +507,15 @@ mod tests {
         list("resourceVersion=0", "latest");
         list("resourceVersion=7", "at least 7");
         list("resourceVersion=7&limit=5", "exactly 7");
-        list("resourceVersion=7&limit=5&resourceVersionMatch=NotOlderThan", "at least 7");
+        list(
+            "resourceVersion=7&limit=5&resourceVersionMatch=NotOlderThan",
+            "at least 7",
+        );
         list("resourceVersion=7&resourceVersionMatch=Exact", "exactly 7");
-        list("resourceVersion=0&resourceVersionMatch=NotOlderThan", "latest");
+        list(
+            "resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "latest",
+        );
     }
 
     #[test]
@@ -481,7 +531,10 @@ mod tests {
         list("continue=x", "400");
         list("labelSelector=a=b=c", "400");
         list("fieldSelector=spec.nope=1", "400");
-        list("fieldSelector=status.nodeName=n1,metadata.name!=a", "latest");
+        list(
+            "fieldSelector=status.nodeName=n1,metadata.name!=a",
+            "latest",
+        );
     }
 
     #[test]
@@ -489,32 +542,59 @@ mod tests {
         watch("", "initial");
         watch("resourceVersion=0", "initial");
         watch("resourceVersion=7", "after 7");
-        watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "initial marked");
-        watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=7", "initial 7 marked");
-        watch("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7", "after 7");
-        watch("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", "now");
+        watch(
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+            "initial marked",
+        );
+        watch(
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=7",
+            "initial 7 marked",
+        );
+        watch(
+            "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7",
+            "after 7",
+        );
+        watch(
+            "sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
+            "now",
+        );
         watch("sendInitialEvents=true", "422");
         watch("resourceVersion=7&resourceVersionMatch=NotOlderThan", "422");
-        watch("sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7", "422");
+        watch(
+            "sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7",
+            "422",
+        );
         watch("timeoutSeconds=soon", "400");
     }
 
     #[test]
     fn write_options_take_only_their_values() {
-        let parse = |text: &str| WriteOptions::parse(&query(text), "CreateOptions").map_err(|s| s.code().as_u16());
+        let parse = |text: &str| {
+            WriteOptions::parse(&query(text), "CreateOptions").map_err(|s| s.code().as_u16())
+        };
         assert!(parse("dryRun=All").unwrap().dry_run);
         assert!(!parse("dryRun=").unwrap().dry_run);
         assert_eq!(parse("dryRun=Some").unwrap_err(), 422);
         assert_eq!(parse("dryRun=All&dryRun=x").unwrap_err(), 422);
         assert_eq!(parse("fieldValidation=Loud").unwrap_err(), 422);
-        assert_eq!(parse(&format!("fieldManager={}", "x".repeat(129))).unwrap_err(), 422);
+        assert_eq!(
+            parse(&format!("fieldManager={}", "x".repeat(129))).unwrap_err(),
+            422
+        );
         assert_eq!(parse("fieldManager=a%0Ab").unwrap_err(), 422);
-        assert_eq!(parse("fieldValidation=Strict").unwrap().field_validation, FieldValidation::Strict);
+        assert_eq!(
+            parse("fieldValidation=Strict").unwrap().field_validation,
+            FieldValidation::Strict
+        );
     }
 
     #[test]
     fn timeouts_are_go_durations() {
-        let timeout = |text: &str| query(&format!("timeout={text}")).timeout().map_err(|s| s.code().as_u16());
+        let timeout = |text: &str| {
+            query(&format!("timeout={text}"))
+                .timeout()
+                .map_err(|s| s.code().as_u16())
+        };
         assert_eq!(timeout("1m30s"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(timeout("250ms"), Ok(Some(Duration::from_millis(250))));
         assert_eq!(timeout(""), Ok(None));

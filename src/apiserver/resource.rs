@@ -5,10 +5,10 @@ use std::{borrow::Cow, sync::Arc};
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{Status, context::Context};
+use super::{Context, Status};
 use crate::{
     meta::{ResourceVersion, UnixTime},
-    schema::Schema,
+    schema::{self, Schema, TypeSchema},
     store::{Key, Store, Stored},
 };
 
@@ -44,12 +44,38 @@ pub struct Definition {
 pub struct Version {
     /// `v1beta1`.
     pub name: &'static str,
-    /// What objects look like; `metadata` is not part of it.
-    pub schema: Arc<Schema>,
+    /// What objects look like.
+    pub object: ObjectType,
     /// Columns of its tables behind the first, which is the name.
     pub columns: &'static [Column],
     /// Warning that every request to this version is answered with.
     pub deprecation: Option<&'static str>,
+}
+
+/// A kind and what its objects look like, for documents and for checking bodies.
+#[derive(Clone, Debug)]
+pub struct ObjectType {
+    /// The kind.
+    pub kind: &'static str,
+    /// For documents.
+    pub documented: Arc<TypeSchema>,
+    /// For bodies.
+    pub schema: Arc<Schema>,
+}
+
+impl ObjectType {
+    /// The type of a kind.
+    ///
+    /// # Errors
+    /// When the type has no form as a schema.
+    pub fn new(kind: &'static str, documented: TypeSchema) -> schema::Result<Self> {
+        let schema = Arc::new(documented.compile()?);
+        Ok(Self {
+            kind,
+            documented: Arc::new(documented),
+            schema,
+        })
+    }
 }
 
 /// A column of a table.
@@ -70,12 +96,10 @@ pub struct Column {
 pub struct Subresource {
     /// Name in the path.
     pub name: &'static str,
-    /// Kind of the options in the body.
-    pub kind: &'static str,
-    /// Kind of the answer.
-    pub response_kind: &'static str,
-    /// What the options look like.
-    pub schema: Arc<Schema>,
+    /// The options in the body.
+    pub options: ObjectType,
+    /// The answer.
+    pub response: ObjectType,
 }
 
 /// A namespaced or cluster-scoped collection that the machinery serves.

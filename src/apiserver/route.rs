@@ -130,8 +130,19 @@ mod tests {
         let found = match route(&method, path, &Query::parse(query).unwrap()) {
             Ok(Route::Path(path)) => path,
             Ok(Route::Resource(request)) => {
-                let ResourceRequest { verb, group, version, resource, subresource, namespace, name } = request;
-                format!("{} {group} {version} {namespace}|{resource}|{name}|{subresource}", verb.as_str())
+                let ResourceRequest {
+                    verb,
+                    group,
+                    version,
+                    resource,
+                    subresource,
+                    namespace,
+                    name,
+                } = request;
+                format!(
+                    "{} {group} {version} {namespace}|{resource}|{name}|{subresource}",
+                    verb.as_str()
+                )
             }
             Err(status) => status.code().to_string(),
         };
@@ -140,29 +151,82 @@ mod tests {
 
     #[test]
     fn the_verb_follows_method_name_and_watch() {
-        check("GET", "/apis/g/v1/namespaces/ns/things", "list g v1 ns|things||");
-        check("GET", "/apis/g/v1/namespaces/ns/things?watch", "watch g v1 ns|things||");
+        check(
+            "GET",
+            "/apis/g/v1/namespaces/ns/things",
+            "list g v1 ns|things||",
+        );
+        check(
+            "GET",
+            "/apis/g/v1/namespaces/ns/things?watch",
+            "watch g v1 ns|things||",
+        );
         check("GET", "/apis/g/v1/things?watch=1", "watch g v1 |things||");
         check("GET", "/apis/g/v1/things?watch=0", "list g v1 |things||");
-        check("GET", "/apis/g/v1/things?watch=false", "list g v1 |things||");
-        check("HEAD", "/apis/g/v1/namespaces/ns/things/a", "get g v1 ns|things|a|");
-        check("POST", "/apis/g/v1/namespaces/ns/things/a/fork", "create g v1 ns|things|a|fork");
-        check("DELETE", "/apis/g/v1/namespaces/ns/things", "deletecollection g v1 ns|things||");
-        check("DELETE", "/apis/g/v1/namespaces/ns/things/a", "delete g v1 ns|things|a|");
-        check("PUT", "/apis/g/v1/namespaces/ns/things/a/status", "update g v1 ns|things|a|status");
-        check("BREW", "/apis/g/v1/namespaces/ns/things", "405 Method Not Allowed");
+        check(
+            "GET",
+            "/apis/g/v1/things?watch=false",
+            "list g v1 |things||",
+        );
+        check(
+            "HEAD",
+            "/apis/g/v1/namespaces/ns/things/a",
+            "get g v1 ns|things|a|",
+        );
+        check(
+            "POST",
+            "/apis/g/v1/namespaces/ns/things/a/fork",
+            "create g v1 ns|things|a|fork",
+        );
+        check(
+            "DELETE",
+            "/apis/g/v1/namespaces/ns/things",
+            "deletecollection g v1 ns|things||",
+        );
+        check(
+            "DELETE",
+            "/apis/g/v1/namespaces/ns/things/a",
+            "delete g v1 ns|things|a|",
+        );
+        check(
+            "PUT",
+            "/apis/g/v1/namespaces/ns/things/a/status",
+            "update g v1 ns|things|a|status",
+        );
+        check(
+            "BREW",
+            "/apis/g/v1/namespaces/ns/things",
+            "405 Method Not Allowed",
+        );
     }
 
     #[test]
     fn slashes_and_escapes_do_not_change_the_subject() {
-        check("GET", "//apis/g//v1/namespaces/ns/things/", "list g v1 ns|things||");
-        check("GET", "/apis/g/v1/namespaces/n%73/things/a%2Fb", "get g v1 ns|things|a/b|");
-        check("GET", "/apis/g/v1/namespaces/ns/things/%ff", "400 Bad Request");
+        check(
+            "GET",
+            "//apis/g//v1/namespaces/ns/things/",
+            "list g v1 ns|things||",
+        );
+        check(
+            "GET",
+            "/apis/g/v1/namespaces/n%73/things/a%2Fb",
+            "get g v1 ns|things|a/b|",
+        );
+        check(
+            "GET",
+            "/apis/g/v1/namespaces/ns/things/%ff",
+            "400 Bad Request",
+        );
     }
 
     #[test]
     fn other_paths_are_paths() {
-        for (path, expected) in [("/", "/"), ("/apis", "/apis"), ("/apis/g/v1/", "/apis/g/v1"), ("/readyz/x", "/readyz/x")] {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/apis", "/apis"),
+            ("/apis/g/v1/", "/apis/g/v1"),
+            ("/readyz/x", "/readyz/x"),
+        ] {
             check("GET", path, expected);
         }
         check("GET", "/apis/g/v1/namespaces", "list g v1 |namespaces||");

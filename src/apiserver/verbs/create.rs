@@ -34,14 +34,21 @@ const SERVER_METADATA: [&str; 7] = [
     "uid",
 ];
 
-pub(super) async fn create<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) async fn create<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let definition = resource.definition();
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = WriteOptions::parse(&request.query, "CreateOptions")?;
     let namespace = request.checked_namespace(definition)?;
     let mut object = decode(definition, request, options.field_validation)?;
     set_names(definition, request, &mut object)?;
-    request.namespaces.check(namespace).await.map_err(|denied| refuse(definition, &object, namespace, denied))?;
+    request
+        .namespaces
+        .check(namespace)
+        .await
+        .map_err(|denied| refuse(definition, &object, namespace, denied))?;
     let generated = name(&object).is_empty() && !generate_base(&object).is_empty();
     for tries in 1.. {
         if generated {
@@ -51,10 +58,20 @@ pub(super) async fn create<R: Resource>(resource: &Arc<R>, request: &VerbRequest
         let taken = match attempt(resource.as_ref(), request, create, options.dry_run).await {
             Err(status) if generated && status.reason() == "AlreadyExists" => status,
             Err(status) => return Err(status),
-            Ok(Answer::Would(object)) => return Ok(value_response(StatusCode::CREATED, negotiated.media_type, &object)),
+            Ok(Answer::Would(object)) => {
+                return Ok(value_response(
+                    StatusCode::CREATED,
+                    negotiated.media_type,
+                    &object,
+                ));
+            }
             Ok(Answer::Did(created)) => {
                 let json = created_json(resource.as_ref(), &created, request.version);
-                return Ok(json_response(StatusCode::CREATED, negotiated.media_type, json));
+                return Ok(json_response(
+                    StatusCode::CREATED,
+                    negotiated.media_type,
+                    json,
+                ));
             }
         };
         if tries == NAME_TRIES {
@@ -76,7 +93,10 @@ async fn attempt<R: Resource>(
     dry_run: bool,
 ) -> Result<Answer<R::Object>, Status> {
     let definition = resource.definition();
-    if let Some(holder) = resource.store().get(&create.key.namespace, &create.key.name) {
+    if let Some(holder) = resource
+        .store()
+        .get(&create.key.namespace, &create.key.name)
+    {
         return Err(match resource.is_deleted(&holder.value) {
             true => Status::being_deleted(definition, &create.key.name),
             false => Status::already_exists(definition, &create.key.name),
@@ -85,33 +105,62 @@ async fn attempt<R: Resource>(
     if dry_run {
         return Ok(Answer::Would(resource.preview(&create)));
     }
-    resource.create(&request.context, create).await.map(Answer::Did)
+    resource
+        .create(&request.context, create)
+        .await
+        .map(Answer::Did)
 }
 
 /// The body as an object of the request's version, unknown and duplicate fields dealt with as asked.
-fn decode(definition: &Definition, request: &VerbRequest, validation: FieldValidation) -> Result<Value, Status> {
-    let Decoded { value: mut object, duplicates } = request.decode()?;
+fn decode(
+    definition: &Definition,
+    request: &VerbRequest,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
+    let Decoded {
+        value: mut object,
+        duplicates,
+    } = request.decode()?;
     check_type(definition, request, &object)?;
-    let unknown = definition.versions[request.version].schema.prune(&mut object);
-    let faults = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
-    let faults: Vec<_> = faults.chain(unknown.iter().map(|path| format!("unknown field {path:?}"))).collect();
+    let unknown = definition.versions[request.version]
+        .object
+        .schema
+        .prune(&mut object);
+    let faults = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"));
+    let faults: Vec<_> = faults
+        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
+        .collect();
     match validation {
         FieldValidation::Strict if !faults.is_empty() => {
             return Err(Status::bad_request(format!(
                 "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
-                definition.kind, definition.versions[request.version].name, definition.kind, faults.join(", ")
+                definition.kind,
+                definition.versions[request.version].name,
+                definition.kind,
+                faults.join(", ")
             )));
         }
-        FieldValidation::Warn => faults.into_iter().for_each(|fault| request.context.warn(fault)),
+        FieldValidation::Warn => faults
+            .into_iter()
+            .for_each(|fault| request.context.warn(fault)),
         FieldValidation::Strict | FieldValidation::Ignore => {}
     }
     Ok(object)
 }
 
 /// The object's own idea of what it is must be the path's.
-pub(super) fn check_type(definition: &Definition, request: &VerbRequest, object: &Value) -> Result<(), Status> {
+pub(super) fn check_type(
+    definition: &Definition,
+    request: &VerbRequest,
+    object: &Value,
+) -> Result<(), Status> {
     let Value::Object(fields) = object else {
-        return Err(Status::bad_request(format!("the object provided is no JSON object but {}", json_type(object))));
+        return Err(Status::bad_request(format!(
+            "the object provided is no JSON object but {}",
+            json_type(object)
+        )));
     };
     let expected = definition.api_version(request.version);
     for (field, expected) in [("apiVersion", expected.as_str()), ("kind", definition.kind)] {
@@ -127,28 +176,54 @@ pub(super) fn check_type(definition: &Definition, request: &VerbRequest, object:
     }
     match fields.get("metadata") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),
-        Some(other) => Err(Status::bad_request(format!("metadata must be an object, not {}", json_type(other)))),
+        Some(other) => Err(Status::bad_request(format!(
+            "metadata must be an object, not {}",
+            json_type(other)
+        ))),
     }
 }
 
 /// Fills in what the path says and takes out what is the server's to say.
-fn set_names(definition: &Definition, request: &VerbRequest, object: &mut Value) -> Result<(), Status> {
-    let Value::Object(fields) = object else { return Ok(()) };
-    fields.insert("apiVersion".to_owned(), definition.api_version(request.version).into());
+fn set_names(
+    definition: &Definition,
+    request: &VerbRequest,
+    object: &mut Value,
+) -> Result<(), Status> {
+    let Value::Object(fields) = object else {
+        return Ok(());
+    };
+    fields.insert(
+        "apiVersion".to_owned(),
+        definition.api_version(request.version).into(),
+    );
     fields.insert("kind".to_owned(), definition.kind.into());
     fields.remove("status");
     if !fields.get("metadata").is_some_and(Value::is_object) {
         fields.insert("metadata".to_owned(), Value::Object(Map::new()));
     }
-    let Some(Value::Object(metadata)) = fields.get_mut("metadata") else { return Ok(()) };
-    if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|version| !version.is_empty()) {
-        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    let Some(Value::Object(metadata)) = fields.get_mut("metadata") else {
+        return Ok(());
+    };
+    if metadata
+        .get("resourceVersion")
+        .and_then(Value::as_str)
+        .is_some_and(|version| !version.is_empty())
+    {
+        return Err(Status::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     metadata.remove("resourceVersion");
-    SERVER_METADATA.iter().for_each(|field| drop(metadata.remove(*field)));
+    SERVER_METADATA
+        .iter()
+        .for_each(|field| drop(metadata.remove(*field)));
     if definition.namespaced {
         let namespace = request.target.namespace.as_str();
-        match metadata.get("namespace").and_then(Value::as_str).unwrap_or_default() {
+        match metadata
+            .get("namespace")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+        {
             found if found.is_empty() || found == namespace => {}
             found => {
                 return Err(Status::bad_request(format!(
@@ -167,26 +242,43 @@ fn set_names(definition: &Definition, request: &VerbRequest, object: &mut Value)
 }
 
 /// The object with defaults, once nothing is wrong with it.
-fn validated<R: Resource>(resource: &R, request: &VerbRequest, object: &Value) -> Result<Create, Status> {
+fn validated<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    object: &Value,
+) -> Result<Create, Status> {
     let definition = resource.definition();
     let mut object = object.clone();
-    let schema = &definition.versions[request.version].schema;
+    let schema = &definition.versions[request.version].object.schema;
     schema.default(&mut object);
     let mut causes = validate_object_meta(&object, definition.namespaced);
     causes.extend(schema.validate(&object));
     let name = name(&object).to_owned();
     if !causes.is_empty() {
         let causes = causes.into_iter().map(StatusCause::from).collect();
-        return Err(Status::invalid(definition.group, definition.kind, &name, causes));
+        return Err(Status::invalid(
+            definition.group,
+            definition.kind,
+            &name,
+            causes,
+        ));
     }
     let key = Key::new(request.target.namespace.as_str(), name);
-    let create = Create { key, object, version: request.version };
+    let create = Create {
+        key,
+        object,
+        version: request.version,
+    };
     resource.validate_create(&create)?;
     Ok(create)
 }
 
 /// The created object, with what only this answer shows.
-fn created_json<R: Resource>(resource: &R, created: &Created<R::Object>, version: usize) -> Vec<u8> {
+fn created_json<R: Resource>(
+    resource: &R,
+    created: &Created<R::Object>,
+    version: usize,
+) -> Vec<u8> {
     let json = object_json(resource, &created.object, version);
     if created.once.is_empty() {
         return json;
@@ -224,5 +316,7 @@ fn name(object: &Value) -> &str {
 }
 
 fn generate_base(object: &Value) -> &str {
-    object["metadata"]["generateName"].as_str().unwrap_or_default()
+    object["metadata"]["generateName"]
+        .as_str()
+        .unwrap_or_default()
 }

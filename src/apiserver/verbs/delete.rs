@@ -8,11 +8,8 @@ use serde_json::{Value, json};
 use super::{get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Resource, Status, StatusCause,
-        body::value_response,
-        negotiate::Offer,
-        query::dry_run,
-        resource::object_json,
+        Body, Definition, Deleted, Resource, Status, StatusCause, body::value_response,
+        negotiate::Offer, query::dry_run, resource::object_json,
     },
     store::{Stored, Value as _},
 };
@@ -25,7 +22,10 @@ pub(super) struct DeleteOptions {
     pub(super) dry_run: bool,
 }
 
-pub(super) async fn delete<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) async fn delete<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let definition = resource.definition();
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = DeleteOptions::parse(definition, request)?;
@@ -35,10 +35,18 @@ pub(super) async fn delete<R: Resource>(resource: &Arc<R>, request: &VerbRequest
     options.check(resource.as_ref(), &object)?;
     if options.dry_run {
         let success = success(resource.as_ref(), &object);
-        return Ok(value_response(StatusCode::OK, negotiated.media_type, &success));
+        return Ok(value_response(
+            StatusCode::OK,
+            negotiated.media_type,
+            &success,
+        ));
     }
     match resource.delete(&request.context, object).await? {
-        Deleted::Gone(last) => Ok(value_response(StatusCode::OK, negotiated.media_type, &success(resource.as_ref(), &last))),
+        Deleted::Gone(last) => Ok(value_response(
+            StatusCode::OK,
+            negotiated.media_type,
+            &success(resource.as_ref(), &last),
+        )),
         Deleted::Pending(object) => {
             let json = object_json(resource.as_ref(), &object, request.version);
             Ok(json_response(StatusCode::OK, negotiated.media_type, json))
@@ -70,14 +78,20 @@ impl DeleteOptions {
     /// 400 for a body that is no DeleteOptions, 422 for values that are none.
     pub(super) fn parse(definition: &Definition, request: &VerbRequest) -> Result<Self, Status> {
         if request.body.is_empty() {
-            let dry_run = dry_run(request.query.all("dryRun")).map_err(|message| invalid("dryRun", message))?;
+            let dry_run = dry_run(request.query.all("dryRun"))
+                .map_err(|message| invalid("dryRun", message))?;
             let policy = request.query.get("propagationPolicy").unwrap_or_default();
             check_propagation(policy, request.query.get("orphanDependents").is_some())?;
-            return Ok(Self { dry_run, ..Self::default() });
+            return Ok(Self {
+                dry_run,
+                ..Self::default()
+            });
         }
         let options = request.decode()?.value;
         if !options.is_object() {
-            return Err(Status::bad_request("the body of a delete must be DeleteOptions"));
+            return Err(Status::bad_request(
+                "the body of a delete must be DeleteOptions",
+            ));
         }
         check_options_type(definition, &options)?;
         let dry_run_values = options["dryRun"].as_array().into_iter().flatten();
@@ -87,7 +101,9 @@ impl DeleteOptions {
         let precondition = |field: &str| match &options["preconditions"][field] {
             Value::Null => Ok(None),
             Value::String(value) => Ok(Some(value.clone())),
-            _ => Err(Status::bad_request(format!("preconditions.{field} must be a string"))),
+            _ => Err(Status::bad_request(format!(
+                "preconditions.{field} must be a string"
+            ))),
         };
         Ok(Self {
             uid: precondition("uid")?,
@@ -100,10 +116,20 @@ impl DeleteOptions {
     ///
     /// # Errors
     /// 409 for another uid or another version.
-    pub(super) fn check<R: Resource>(&self, resource: &R, object: &Stored<R::Object>) -> Result<(), Status> {
+    pub(super) fn check<R: Resource>(
+        &self,
+        resource: &R,
+        object: &Stored<R::Object>,
+    ) -> Result<(), Status> {
         let conflict = |field: &str, wanted: &str, found: String| {
-            let reason = format!("Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}");
-            Err(Status::conflict(resource.definition(), object.value.name(), &reason))
+            let reason = format!(
+                "Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+            );
+            Err(Status::conflict(
+                resource.definition(),
+                object.value.name(),
+                &reason,
+            ))
         };
         let uid = resource.uid(&object.value);
         match (&self.uid, &self.resource_version) {
@@ -118,13 +144,18 @@ impl DeleteOptions {
 
 fn check_options_type(definition: &Definition, options: &Value) -> Result<(), Status> {
     let api_version = options["apiVersion"].as_str().unwrap_or_default();
-    let own = (0..definition.versions.len()).any(|version| definition.api_version(version) == api_version);
+    let own = (0..definition.versions.len())
+        .any(|version| definition.api_version(version) == api_version);
     if !own && !matches!(api_version, "" | "v1" | "meta.k8s.io/v1") {
-        return Err(Status::bad_request(format!("no kind \"DeleteOptions\" is registered for version {api_version:?}")));
+        return Err(Status::bad_request(format!(
+            "no kind \"DeleteOptions\" is registered for version {api_version:?}"
+        )));
     }
     match options["kind"].as_str() {
         None | Some("" | "DeleteOptions") => Ok(()),
-        Some(kind) => Err(Status::bad_request(format!("the body of a delete must be DeleteOptions, not {kind:?}"))),
+        Some(kind) => Err(Status::bad_request(format!(
+            "the body of a delete must be DeleteOptions, not {kind:?}"
+        ))),
     }
 }
 
@@ -138,14 +169,24 @@ fn check_propagation(policy: &str, orphan_dependents: bool) -> Result<(), Status
         "Background" | "Foreground" | "Orphan" => Ok(()),
         other => {
             let other: String = other.chars().take(64).collect();
-            let message = format!("Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\"");
+            let message = format!(
+                "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+            );
             Err(invalid("propagationPolicy", message))
         }
     }
 }
 
 fn invalid(field: &str, message: String) -> Status {
-    let reason = if message.starts_with("Unsupported") { "FieldValueNotSupported" } else { "FieldValueInvalid" };
-    let cause = StatusCause { reason: reason.to_owned(), message, field: field.to_owned() };
+    let reason = if message.starts_with("Unsupported") {
+        "FieldValueNotSupported"
+    } else {
+        "FieldValueInvalid"
+    };
+    let cause = StatusCause {
+        reason: reason.to_owned(),
+        message,
+        field: field.to_owned(),
+    };
     Status::invalid("meta.k8s.io", "DeleteOptions", "", vec![cause])
 }

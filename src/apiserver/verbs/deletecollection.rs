@@ -5,12 +5,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use http::{Response, StatusCode};
 
-use super::{
-    delete::DeleteOptions,
-    get::json_response,
-    list::matches,
-    request::VerbRequest,
-};
+use super::{delete::DeleteOptions, get::json_response, list::matches, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Deleted, Resource, Status,
@@ -29,38 +24,72 @@ const PIECE: usize = 256;
 
 type Object<R> = Arc<Stored<<R as Resource>::Object>>;
 
-pub(super) async fn delete_collection<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) async fn delete_collection<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let negotiated = request.negotiate(Offer::Plain)?;
     request.checked_namespace(resource.definition())?;
     let selected = ListOptions::parse(&request.query, resource.definition().selectable_fields)?;
     let options = DeleteOptions::parse(resource.definition(), request)?;
     let found = select(resource.as_ref(), request, &selected)?;
-    let deletions = found.into_iter().map(|object| delete_one(resource.as_ref(), request, &options, object));
-    let deleted: Vec<Option<Object<R>>> = futures::stream::iter(deletions).buffered(AT_ONCE).try_collect().await?;
-    let form = Form { shape: Shape::Object, version: request.version };
+    let deletions = found
+        .into_iter()
+        .map(|object| delete_one(resource.as_ref(), request, &options, object));
+    let deleted: Vec<Option<Object<R>>> = futures::stream::iter(deletions)
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
+    let form = Form {
+        shape: Shape::Object,
+        version: request.version,
+    };
     let mut out = Vec::new();
     form.list_head(resource.as_ref(), &mut out);
     for (index, object) in deleted.iter().flatten().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        form.list_item(resource.as_ref(), &object.value, object.version, UnixTime::now(), &mut out);
+        form.list_item(
+            resource.as_ref(),
+            &object.value,
+            object.version,
+            UnixTime::now(),
+            &mut out,
+        );
     }
-    form.list_tail(resource.as_ref(), resource.store().head(), &ListEnd::default(), &mut out);
+    form.list_tail(
+        resource.as_ref(),
+        resource.store().head(),
+        &ListEnd::default(),
+        &mut out,
+    );
     Ok(json_response(StatusCode::OK, negotiated.media_type, out))
 }
 
 /// The objects to delete: those that match, at most `limit` of them.
-fn select<R: Resource>(resource: &R, request: &VerbRequest, options: &ListOptions) -> Result<Vec<Object<R>>, Status> {
+fn select<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    options: &ListOptions,
+) -> Result<Vec<Object<R>>, Status> {
     let scope = request.scope(&options.selection.fields);
     let limit = options.limit.unwrap_or(usize::MAX);
     let store = resource.store();
     let at = store.head();
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = store.page(&scope, after.as_ref(), at, PIECE).map_err(|expired| Status::expired(expired.to_string()))?;
-        after = page.items.last().map(|object| Key::new(object.value.namespace(), object.value.name()));
-        let matching = page.items.into_iter().filter(|object| matches(resource, &options.selection, &object.value));
+        let page = store
+            .page(&scope, after.as_ref(), at, PIECE)
+            .map_err(|expired| Status::expired(expired.to_string()))?;
+        after = page
+            .items
+            .last()
+            .map(|object| Key::new(object.value.namespace(), object.value.name()));
+        let matching = page
+            .items
+            .into_iter()
+            .filter(|object| matches(resource, &options.selection, &object.value));
         found.extend(matching.take(limit - found.len()));
         if !page.more || found.len() >= limit {
             return Ok(found);

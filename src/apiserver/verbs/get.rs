@@ -14,7 +14,10 @@ use crate::{
     meta::UnixTime,
 };
 
-pub(super) async fn get<R: Resource>(resource: &R, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) async fn get<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let negotiated = request.negotiate(Offer::Object)?;
     if let Version::At(version) = Version::parse(&request.query)? {
         reach(resource.store(), version).await?;
@@ -22,14 +25,27 @@ pub(super) async fn get<R: Resource>(resource: &R, request: &VerbRequest) -> Res
     let (namespace, name) = (&request.target.namespace, &request.target.name);
     let found = resource.store().get(namespace, name);
     let object = found.ok_or_else(|| Status::not_found(resource.definition(), name))?;
-    let form = Form { shape: negotiated.shape, version: request.version };
+    let form = Form {
+        shape: negotiated.shape,
+        version: request.version,
+    };
     let mut out = Vec::with_capacity(2_048);
-    form.object(resource, &object.value, object.version, UnixTime::now(), &mut out);
+    form.object(
+        resource,
+        &object.value,
+        object.version,
+        UnixTime::now(),
+        &mut out,
+    );
     Ok(json_response(StatusCode::OK, negotiated.media_type, out))
 }
 
 /// JSON bytes as the answer, in the negotiated serialization.
-pub(super) fn json_response(code: StatusCode, media_type: MediaType, json: Vec<u8>) -> Response<Body> {
+pub(super) fn json_response(
+    code: StatusCode,
+    media_type: MediaType,
+    json: Vec<u8>,
+) -> Response<Body> {
     let bytes = match media_type {
         MediaType::Json => json,
         MediaType::Yaml => {

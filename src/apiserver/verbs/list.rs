@@ -28,14 +28,20 @@ const PIECE: usize = 256;
 /// stay flat.
 const CHUNK: usize = 64 << 10;
 
-pub(super) async fn list<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) async fn list<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let negotiated = request.negotiate(Offer::List)?;
     let options = ListOptions::parse(&request.query, resource.definition().selectable_fields)?;
     let scope = request.scope(&options.selection.fields);
     let (at, after) = settle(resource.as_ref(), &options.start, &scope).await?;
     let mut lister = Lister {
         resource: resource.clone(),
-        form: Form { shape: negotiated.shape, version: request.version },
+        form: Form {
+            shape: negotiated.shape,
+            version: request.version,
+        },
         scope,
         selection: options.selection,
         at,
@@ -93,7 +99,9 @@ async fn settle<R: Resource>(
             let key = token.key(scope)?;
             let version = token.version().unwrap_or_else(|| store.head());
             if version > store.head() {
-                return Err(Status::bad_request("continue key is not valid: its version was never handed out"));
+                return Err(Status::bad_request(
+                    "continue key is not valid: its version was never handed out",
+                ));
             }
             Ok((version, Some(key)))
         }
@@ -131,14 +139,21 @@ struct Lister<R: Resource> {
 impl<R: Resource> Lister<R> {
     /// The next chunk.
     fn chunk(&mut self) -> Result<Vec<u8>, Expired> {
-        let mut out = Vec::with_capacity(if self.limit.is_some_and(|limit| limit < 16) { 4 << 10 } else { CHUNK + (4 << 10) });
+        let mut out = Vec::with_capacity(if self.limit.is_some_and(|limit| limit < 16) {
+            4 << 10
+        } else {
+            CHUNK + (4 << 10)
+        });
         if self.stage == Stage::Head {
             self.form.list_head(self.resource.as_ref(), &mut out);
             self.stage = Stage::Items;
         }
         while out.len() < CHUNK {
             let want = self.left.map_or(PIECE, |left| left.min(PIECE)).max(1);
-            let page = self.resource.store().page(&self.scope, self.after.as_ref(), self.at, want)?;
+            let page =
+                self.resource
+                    .store()
+                    .page(&self.scope, self.after.as_ref(), self.at, want)?;
             let mut shown_all = self.left == Some(0);
             for object in &page.items {
                 if !matches(self.resource.as_ref(), &self.selection, &object.value) {
@@ -166,7 +181,13 @@ impl<R: Resource> Lister<R> {
             out.push(b',');
         }
         self.any = true;
-        self.form.list_item(self.resource.as_ref(), &object.value, object.version, self.now, out);
+        self.form.list_item(
+            self.resource.as_ref(),
+            &object.value,
+            object.version,
+            self.now,
+            out,
+        );
         self.after = Some(key_of(object));
         self.left = self.left.map(|left| left.saturating_sub(1));
     }
@@ -175,15 +196,23 @@ impl<R: Resource> Lister<R> {
         let mut end = ListEnd::default();
         if more && let Some(last) = &self.after {
             end.continue_token = Some(ContinueToken::new(Some(self.at), last).to_string());
-            end.remaining = self.selection.is_everything().then(|| self.remaining(last)).flatten();
+            end.remaining = self
+                .selection
+                .is_everything()
+                .then(|| self.remaining(last))
+                .flatten();
         }
-        self.form.list_tail(self.resource.as_ref(), self.at, &end, out);
+        self.form
+            .list_tail(self.resource.as_ref(), self.at, &end, out);
         self.stage = Stage::Done;
     }
 
     /// Number of objects behind `last`, counted, as exactness is promised; `None` when the log has moved on meanwhile.
     fn remaining(&self, last: &Key) -> Option<usize> {
-        self.resource.store().count_after(&self.scope, last, self.at).ok()
+        self.resource
+            .store()
+            .count_after(&self.scope, last, self.at)
+            .ok()
     }
 
     fn expired(&self, expired: Expired) -> Status {
@@ -191,7 +220,9 @@ impl<R: Resource> Lister<R> {
             "The provided continue parameter or resource version is too old to display a consistent list result ({expired})"
         ));
         match &self.after {
-            Some(last) => status.continue_with(ContinueToken::new(None, last).inconsistent().to_string()),
+            Some(last) => {
+                status.continue_with(ContinueToken::new(None, last).inconsistent().to_string())
+            }
             None => status,
         }
     }
@@ -202,7 +233,11 @@ fn key_of<V: Value>(object: &Stored<V>) -> Key {
 }
 
 /// Whether the selectors take the object.
-pub(super) fn matches<R: Resource>(resource: &R, selection: &Selection, object: &R::Object) -> bool {
+pub(super) fn matches<R: Resource>(
+    resource: &R,
+    selection: &Selection,
+    object: &R::Object,
+) -> bool {
     let field = |path: &str| match path {
         "metadata.name" => Some(object.name().into()),
         "metadata.namespace" => Some(object.namespace().into()),

@@ -42,7 +42,10 @@ pub(in crate::apiserver) struct VerbRequest {
 /// A resource whose types are forgotten, as the router keeps it.
 pub(in crate::apiserver) trait Endpoint: Send + Sync {
     fn definition(&self) -> &Definition;
-    fn serve<'a>(&'a self, request: &'a VerbRequest) -> BoxFuture<'a, Result<Response<Body>, Status>>;
+    fn serve<'a>(
+        &'a self,
+        request: &'a VerbRequest,
+    ) -> BoxFuture<'a, Result<Response<Body>, Status>>;
 }
 
 /// A resource that is served.
@@ -53,7 +56,10 @@ impl<R: Resource> Endpoint for Served<R> {
         self.0.definition()
     }
 
-    fn serve<'a>(&'a self, request: &'a VerbRequest) -> BoxFuture<'a, Result<Response<Body>, Status>> {
+    fn serve<'a>(
+        &'a self,
+        request: &'a VerbRequest,
+    ) -> BoxFuture<'a, Result<Response<Body>, Status>> {
         Box::pin(self.dispatch(request))
     }
 }
@@ -72,13 +78,15 @@ impl<R: Resource> Served<R> {
             return Err(Status::method_not_allowed(definition, target.verb.as_str()));
         }
         match target.verb {
-            Verb::Get => get::get(&self.0, request).await,
+            Verb::Get => get::get(self.0.as_ref(), request).await,
             Verb::List => list::list(&self.0, request).await,
             Verb::Watch => watch::watch(&self.0, request),
             Verb::Create => create::create(&self.0, request).await,
             Verb::Delete => delete::delete(&self.0, request).await,
             Verb::DeleteCollection => deletecollection::delete_collection(&self.0, request).await,
-            verb @ (Verb::Update | Verb::Patch) => Err(Status::method_not_allowed(definition, verb.as_str())),
+            verb @ (Verb::Update | Verb::Patch) => {
+                Err(Status::method_not_allowed(definition, verb.as_str()))
+            }
         }
     }
 }
@@ -92,7 +100,9 @@ impl VerbRequest {
     /// The collection in the path, narrowed to what the field selector leaves of it.
     pub(super) fn scope(&self, fields: &crate::meta::FieldSelector) -> Scope {
         let within = match self.target.namespace.as_str() {
-            "" => fields.required_value("metadata.namespace").unwrap_or_default(),
+            "" => fields
+                .required_value("metadata.namespace")
+                .unwrap_or_default(),
             namespace => namespace,
         };
         match (within, fields.required_value("metadata.name")) {
@@ -128,15 +138,22 @@ impl VerbRequest {
             MediaType::Json => decode_json(&self.body),
             MediaType::Yaml => decode_yaml(&self.body),
         };
-        decoded.map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))
+        decoded.map_err(|error| {
+            Status::bad_request(format!("the object provided is unrecognized: {error}"))
+        })
     }
 
     /// Refuses a namespace that cannot exist, before anything is asked about it.
     pub(super) fn checked_namespace(&self, definition: &Definition) -> Result<&str, Status> {
         let namespace = self.target.namespace.as_str();
         match (definition.namespaced, namespace) {
-            (true, "") => Err(Status::method_not_allowed(definition, self.target.verb.as_str())),
-            (true, namespace) if !is_dns1123_label(namespace) => Err(Status::other_not_found("namespaces", namespace)),
+            (true, "") => Err(Status::method_not_allowed(
+                definition,
+                self.target.verb.as_str(),
+            )),
+            (true, namespace) if !is_dns1123_label(namespace) => {
+                Err(Status::other_not_found("namespaces", namespace))
+            }
             _ => Ok(namespace),
         }
     }
@@ -146,9 +163,13 @@ impl VerbRequest {
 ///
 /// # Errors
 /// 504 when it does not within three seconds.
-pub(super) async fn reach<V: Value>(store: &Store<V>, wanted: ResourceVersion) -> Result<(), Status> {
+pub(super) async fn reach<V: Value>(
+    store: &Store<V>,
+    wanted: ResourceVersion,
+) -> Result<(), Status> {
     let mut head_rx = store.subscribe();
-    let reached = tokio::time::timeout(FRESHNESS_WAIT, head_rx.wait_for(|head| *head >= wanted)).await;
+    let reached =
+        tokio::time::timeout(FRESHNESS_WAIT, head_rx.wait_for(|head| *head >= wanted)).await;
     match reached {
         Ok(Ok(_)) => Ok(()),
         _ => Err(too_large(wanted, store.head())),
@@ -157,7 +178,12 @@ pub(super) async fn reach<V: Value>(store: &Store<V>, wanted: ResourceVersion) -
 
 pub(super) fn too_large(wanted: ResourceVersion, current: ResourceVersion) -> Status {
     use crate::apiserver::StatusCause;
-    Status::timeout(format!("Timeout: Too large resource version: {wanted}, current: {current}"))
-        .cause(StatusCause::new("ResourceVersionTooLarge", "Too large resource version"))
-        .retry_after(1)
+    Status::timeout(format!(
+        "Timeout: Too large resource version: {wanted}, current: {current}"
+    ))
+    .cause(StatusCause::new(
+        "ResourceVersionTooLarge",
+        "Too large resource version",
+    ))
+    .retry_after(1)
 }

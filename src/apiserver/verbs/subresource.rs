@@ -17,18 +17,35 @@ use crate::{
     schema::Decoded,
 };
 
-pub(super) async fn invoke<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) async fn invoke<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let definition = resource.definition();
     let wanted = request.target.subresource.as_str();
-    let known = definition.subresources.iter().position(|subresource| subresource.name == wanted);
+    let known = definition
+        .subresources
+        .iter()
+        .position(|subresource| subresource.name == wanted);
     let subresource = known.ok_or_else(Status::resource_not_found)?;
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = WriteOptions::parse(&request.query, "CreateOptions")?;
     let key = request.key();
-    let body = decode(resource.as_ref(), request, subresource, options.field_validation)?;
+    let body = decode(
+        resource.as_ref(),
+        request,
+        subresource,
+        options.field_validation,
+    )?;
     let found = resource.store().get(&key.namespace, &key.name);
     let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
-    let invoke = Invoke { subresource, object, options: body, dry_run: options.dry_run, version: request.version };
+    let invoke = Invoke {
+        subresource,
+        object,
+        options: body,
+        dry_run: options.dry_run,
+        version: request.version,
+    };
     match resource.invoke(&request.context, invoke).await? {
         Invoked::Object(object) => {
             let json = object_json(resource.as_ref(), &object, request.version);
@@ -39,36 +56,74 @@ pub(super) async fn invoke<R: Resource>(resource: &Arc<R>, request: &VerbRequest
 }
 
 /// The options in the body, checked; an empty body means none.
-fn decode<R: Resource>(resource: &R, request: &VerbRequest, subresource: usize, validation: FieldValidation) -> Result<Value, Status> {
+fn decode<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    subresource: usize,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
     let definition = resource.definition();
     let subresource = &definition.subresources[subresource];
     if request.body.is_empty() {
         return Ok(json!({}));
     }
-    let Decoded { value: mut options, duplicates } = request.decode()?;
+    let Decoded {
+        value: mut options,
+        duplicates,
+    } = request.decode()?;
     if !options.is_object() {
-        return Err(Status::bad_request(format!("the body must be a {}", subresource.kind)));
+        return Err(Status::bad_request(format!(
+            "the body must be a {}",
+            subresource.options.kind
+        )));
     }
     let expected = definition.api_version(request.version);
-    for (field, expected) in [("apiVersion", expected.as_str()), ("kind", subresource.kind)] {
-        if let Some(found) = options[field].as_str().filter(|found| !found.is_empty() && *found != expected) {
+    for (field, expected) in [
+        ("apiVersion", expected.as_str()),
+        ("kind", subresource.options.kind),
+    ] {
+        if let Some(found) = options[field]
+            .as_str()
+            .filter(|found| !found.is_empty() && *found != expected)
+        {
             let found: String = found.chars().take(128).collect();
-            return Err(Status::bad_request(format!("the {field} in the data ({found:?}) does not match the expected {field} ({expected:?})")));
+            return Err(Status::bad_request(format!(
+                "the {field} in the data ({found:?}) does not match the expected {field} ({expected:?})"
+            )));
         }
     }
-    let report = subresource.schema.admit(&mut options);
-    let faults = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
-    let faults: Vec<_> = faults.chain(report.unknown.iter().map(|path| format!("unknown field {path:?}"))).collect();
+    let report = subresource.options.schema.admit(&mut options);
+    let faults = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"));
+    let faults: Vec<_> = faults
+        .chain(
+            report
+                .unknown
+                .iter()
+                .map(|path| format!("unknown field {path:?}")),
+        )
+        .collect();
     match validation {
         FieldValidation::Strict if !faults.is_empty() => {
-            return Err(Status::bad_request(format!("strict decoding error: {}", faults.join(", "))));
+            return Err(Status::bad_request(format!(
+                "strict decoding error: {}",
+                faults.join(", ")
+            )));
         }
-        FieldValidation::Warn => faults.into_iter().for_each(|fault| request.context.warn(fault)),
+        FieldValidation::Warn => faults
+            .into_iter()
+            .for_each(|fault| request.context.warn(fault)),
         FieldValidation::Strict | FieldValidation::Ignore => {}
     }
     if !report.causes.is_empty() {
         let causes = report.causes.into_iter().map(StatusCause::from).collect();
-        return Err(Status::invalid(definition.group, subresource.kind, &request.target.name, causes));
+        return Err(Status::invalid(
+            definition.group,
+            subresource.options.kind,
+            &request.target.name,
+            causes,
+        ));
     }
     Ok(options)
 }

@@ -41,17 +41,25 @@ const BATCH: usize = 256;
 const PIECE: usize = 256;
 const CHUNK: usize = 64 << 10;
 
-pub(super) fn watch<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Result<Response<Body>, Status> {
+pub(super) fn watch<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
     let negotiated = request.negotiate(Offer::Object)?;
     if negotiated.media_type != MediaType::Json {
         return Err(Status::not_acceptable(&["application/json"]));
     }
     let options = WatchOptions::parse(&request.query, resource.definition().selectable_fields)?;
-    let lifetime = options.timeout.unwrap_or_else(|| DEFAULT_TIMEOUT.mul_f64(rand::rng().random_range(1.0..2.0)));
+    let lifetime = options
+        .timeout
+        .unwrap_or_else(|| DEFAULT_TIMEOUT.mul_f64(rand::rng().random_range(1.0..2.0)));
     let now = Instant::now();
     let watcher = Watcher {
         scope: request.scope(&options.selection.fields),
-        form: Form { shape: negotiated.shape, version: request.version },
+        form: Form {
+            shape: negotiated.shape,
+            version: request.version,
+        },
         head_rx: resource.store().subscribe(),
         selection: options.selection,
         bookmarks: options.bookmarks,
@@ -66,16 +74,27 @@ pub(super) fn watch<R: Resource>(resource: &Arc<R>, request: &VerbRequest) -> Re
         let chunk = watcher.next().await?;
         Some((Ok(chunk), watcher))
     });
-    Ok(response(StatusCode::OK, MediaType::Json.as_str(), Body::stream(events)))
+    Ok(response(
+        StatusCode::OK,
+        MediaType::Json.as_str(),
+        Body::stream(events),
+    ))
 }
 
 /// How far a watch is.
 #[derive(Debug)]
 enum Stage {
     /// Waiting until the store is as new as the client knows it to be, to begin with what is there.
-    Reach { wanted: ResourceVersion, marked: bool },
+    Reach {
+        wanted: ResourceVersion,
+        marked: bool,
+    },
     /// Sending what was there at one version.
-    Initial { at: ResourceVersion, after: Option<Key>, marked: bool },
+    Initial {
+        at: ResourceVersion,
+        after: Option<Key>,
+        marked: bool,
+    },
     /// Sending changes after a version.
     Live(ResourceVersion),
     /// Nothing more will come.
@@ -85,8 +104,15 @@ enum Stage {
 impl Stage {
     fn begin(from: WatchFrom, head: ResourceVersion) -> Self {
         match from {
-            WatchFrom::Initial { at_least: Some(wanted), marked } if wanted > head => Self::Reach { wanted, marked },
-            WatchFrom::Initial { marked, .. } => Self::Initial { at: head, after: None, marked },
+            WatchFrom::Initial {
+                at_least: Some(wanted),
+                marked,
+            } if wanted > head => Self::Reach { wanted, marked },
+            WatchFrom::Initial { marked, .. } => Self::Initial {
+                at: head,
+                after: None,
+                marked,
+            },
             WatchFrom::After(version) => Self::Live(version),
             WatchFrom::Now => Self::Live(head),
         }
@@ -129,26 +155,35 @@ impl<R: Resource> Watcher<R> {
     }
 
     async fn reach(&mut self, wanted: ResourceVersion, marked: bool) -> Option<Bytes> {
+        let patience = self.ends.min(Instant::now() + FRESHNESS_WAIT);
         let reached = self.head_rx.wait_for(|head| *head >= wanted);
-        let reached = tokio::time::timeout_at(self.ends.min(Instant::now() + FRESHNESS_WAIT), reached).await;
+        let reached = tokio::time::timeout_at(patience, reached).await.is_ok();
         let head = self.resource.store().head();
-        Some(match reached {
-            Ok(_) => {
-                self.stage = Stage::Initial { at: head, after: None, marked };
-                Bytes::new()
-            }
-            Err(_) => self.fail(&too_large(wanted, head)),
-        })
+        if !reached {
+            return Some(self.fail(&too_large(wanted, head)));
+        }
+        self.stage = Stage::Initial {
+            at: head,
+            after: None,
+            marked,
+        };
+        Some(Bytes::new())
     }
 
     /// The next part of what was there at the beginning.
     fn initial(&mut self) -> Bytes {
-        let Stage::Initial { at, after, marked } = &mut self.stage else { return Bytes::new() };
+        let Stage::Initial { at, after, marked } = &mut self.stage else {
+            return Bytes::new();
+        };
         let (at, marked) = (*at, *marked);
         let mut out = Vec::with_capacity(4 << 10);
         let now = UnixTime::now();
         while out.len() < CHUNK {
-            let page = match self.resource.store().page(&self.scope, after.as_ref(), at, PIECE) {
+            let page = match self
+                .resource
+                .store()
+                .page(&self.scope, after.as_ref(), at, PIECE)
+            {
                 Ok(page) => page,
                 Err(expired) => {
                     out.extend_from_slice(&self.fail(&Status::expired(expired.to_string())));
@@ -158,18 +193,33 @@ impl<R: Resource> Watcher<R> {
             for object in &page.items {
                 if matches(self.resource.as_ref(), &self.selection, &object.value) {
                     let first = self.first && out.is_empty();
-                    self.form.initial_event(self.resource.as_ref(), &object.value, object.version, first, now, &mut out);
+                    self.form.initial_event(
+                        self.resource.as_ref(),
+                        &object.value,
+                        object.version,
+                        first,
+                        now,
+                        &mut out,
+                    );
                 }
             }
             if !page.more {
                 if marked && self.bookmarks {
                     let first = self.first && out.is_empty();
-                    out.extend_from_slice(&self.form.bookmark(self.resource.as_ref(), at, true, first));
+                    out.extend_from_slice(&self.form.bookmark(
+                        self.resource.as_ref(),
+                        at,
+                        true,
+                        first,
+                    ));
                 }
                 self.stage = Stage::Live(at);
                 return out.into();
             }
-            *after = page.items.last().map(|object| Key::new(object.value.namespace(), object.value.name()));
+            *after = page
+                .items
+                .last()
+                .map(|object| Key::new(object.value.namespace(), object.value.name()));
         }
         out.into()
     }
@@ -178,7 +228,9 @@ impl<R: Resource> Watcher<R> {
     fn live(&mut self, since: ResourceVersion) -> Option<Bytes> {
         let events = match self.resource.store().changes_after(since, BATCH) {
             Ok(events) => events,
-            Err(expired) => return Some(self.fail(&Status::expired(format!("{expired} ({since})")))),
+            Err(expired) => {
+                return Some(self.fail(&Status::expired(format!("{expired} ({since})"))));
+            }
         };
         self.stage = Stage::Live(events.last()?.version());
         let now = UnixTime::now();
@@ -186,7 +238,10 @@ impl<R: Resource> Watcher<R> {
         for event in &events {
             if let Some(kind) = self.concerns(event) {
                 let first = self.first && chunks.is_empty();
-                chunks.push(self.form.event(self.resource.as_ref(), event, kind, first, now));
+                chunks.push(
+                    self.form
+                        .event(self.resource.as_ref(), event, kind, first, now),
+                );
             }
         }
         Some(match chunks.len() {
@@ -204,7 +259,8 @@ impl<R: Resource> Watcher<R> {
         if self.selection.is_everything() {
             return Some(event.kind());
         }
-        let matching = |object: &R::Object| matches(self.resource.as_ref(), &self.selection, object);
+        let matching =
+            |object: &R::Object| matches(self.resource.as_ref(), &self.selection, object);
         let before = event.before().is_some_and(|object| matching(&object.value));
         let after = event.after().is_some_and(|object| matching(&object.value));
         match (before, after) {
@@ -217,24 +273,31 @@ impl<R: Resource> Watcher<R> {
 
     /// Sleeps until there are changes, a bookmark is due, or the stream ends.
     async fn wait(&mut self, since: ResourceVersion) -> Option<Bytes> {
-        let bookmark_at = if self.bookmarks { self.next_bookmark } else { self.ends };
+        let bookmark_at = if self.bookmarks {
+            self.next_bookmark
+        } else {
+            self.ends
+        };
+        let next_due = self.ends.min(bookmark_at);
         tokio::select! {
-            changed = self.head_rx.wait_for(|head| *head > since) => changed.is_ok().then(Bytes::new),
-            () = self.shutdown.cancelled() => None,
-            () = tokio::time::sleep_until(self.ends.min(bookmark_at)) => {
-                if Instant::now() >= self.ends {
-                    return None;
-                }
-                Some(self.bookmark(since))
-            }
+            changed = self.head_rx.wait_for(|head| *head > since) => return changed.is_ok().then(Bytes::new),
+            () = self.shutdown.cancelled() => return None,
+            () = tokio::time::sleep_until(next_due) => {}
         }
+        (Instant::now() < self.ends).then(|| self.bookmark(since))
     }
 
     fn bookmark(&mut self, at: ResourceVersion) -> Bytes {
         let last = self.ends.checked_sub(LAST_BOOKMARK).unwrap_or(self.ends);
         let now = Instant::now();
-        self.next_bookmark = if now < last { last.min(now + BOOKMARK_INTERVAL) } else { self.ends };
-        self.form.bookmark(self.resource.as_ref(), at, false, self.first).into()
+        self.next_bookmark = if now < last {
+            last.min(now + BOOKMARK_INTERVAL)
+        } else {
+            self.ends
+        };
+        self.form
+            .bookmark(self.resource.as_ref(), at, false, self.first)
+            .into()
     }
 
     /// An ERROR event; the last of the stream.

@@ -1,0 +1,35 @@
+//! An aggregated API server, generic over its resources and ignorant of what they are.
+//!
+//! A resource brings a [`Definition`], a [`Store`](crate::store::Store), a way to write its objects down and a few hooks;
+//! the machinery makes of that what Kubernetes clients know: discovery, OpenAPI, content negotiation with tables, lists in
+//! pages of one version, watches that resume, validation, dry run, preconditions, Status errors.
+//!
+//! A request passes, in this order: audit id, routing, authentication, impersonation, the limit of requests in flight,
+//! authorization, the body, the verb. Discovery and OpenAPI are bytes made once at the start.
+
+mod body;
+mod context;
+mod discovery;
+mod error;
+mod form;
+mod limits;
+mod metrics;
+mod negotiate;
+mod openapi;
+mod page;
+mod paths;
+mod query;
+mod resource;
+mod route;
+mod server;
+mod verbs;
+
+pub use body::{Body, Interrupted};
+pub use context::Context;
+pub use error::{Status, StatusCause};
+pub use metrics::ApiMetrics;
+pub use resource::{
+    Column, Create, Created, Definition, Deleted, Invoke, Invoked, ObjectType, Resource,
+    Subresource, Version,
+};
+pub use server::{ApiServer, Builder, ProductInfo};

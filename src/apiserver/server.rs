@@ -1,0 +1,651 @@
+//! The way of a request from the connection to its answer.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    ApiMetrics, Body, Context, Definition, Resource, Status,
+    body::status_response,
+    discovery::Discovery,
+    limits::Limits,
+    metrics::Subject,
+    negotiate::{MediaType, error_media_type},
+    openapi::OpenApi,
+    paths,
+    query::{Query, Selection},
+    route::{ResourceRequest, Route, Verb, route},
+    verbs::{Endpoint, Served, VerbRequest},
+};
+use crate::{
+    admission::Namespaces,
+    auth::{
+        Attributes, Authenticator, Authorizer, Decision, Identity, ImpersonationError, Origin,
+        ResourceAttributes, impersonate,
+    },
+    schema,
+    serving::Connection,
+    telemetry::{Metrics, Readiness},
+};
+
+/// Largest body of a request, as of kube-apiserver.
+const MAX_BODY: usize = 3 << 20;
+/// Longest a read and a write may take, as of kube-apiserver.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
+/// How long a client is told to stay away from a server that is ending.
+const SHUTDOWN_RETRY_SECONDS: u32 = 5;
+const AUDIT_ID: &str = "audit-id";
+const AGGREGATOR: &str = "system:kube-aggregator";
+
+/// Who the server says it is.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductInfo {
+    /// Name.
+    pub name: &'static str,
+    /// Version.
+    pub version: &'static str,
+    /// Version of Kubernetes whose API rules are followed: major and minor.
+    pub kubernetes: (u32, u32),
+}
+
+/// What a server is made of.
+#[derive(Debug)]
+pub struct Builder {
+    /// Who it says it is.
+    pub product: ProductInfo,
+    /// Who calls.
+    pub authenticator: Authenticator,
+    /// What they may.
+    pub authorizer: Authorizer,
+    /// Which namespaces there are.
+    pub namespaces: Namespaces,
+    /// The registry behind `/metrics`.
+    pub metrics: Metrics,
+    /// The checks behind `/readyz`.
+    pub readiness: Readiness,
+    /// Cancelled when new requests are to be refused and streams to end.
+    pub shutdown: CancellationToken,
+    /// Answers for core discovery paths (`/api`, …), for a server that stands alone.
+    pub fixed: HashMap<String, serde_json::Value>,
+}
+
+/// The server, to be shared by all connections.
+pub struct ApiServer {
+    parts: Builder,
+    counters: ApiMetrics,
+    limits: Limits,
+    endpoints: Vec<Box<dyn Endpoint>>,
+    discovery: Discovery,
+    openapi: OpenApi,
+    /// Whether it was ready once: from then on discovery is served whatever happens, since clients take a missing
+    /// document for a missing resource.
+    started: AtomicBool,
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiServer")
+            .field("parts", &self.parts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// A server of one resource. Further ones are added with [`ApiServer::with`].
+    ///
+    /// # Errors
+    /// When a type has no form in OpenAPI.
+    pub fn serve<R: Resource>(self, resource: Arc<R>) -> schema::Result<ApiServer> {
+        let counters = ApiMetrics::register(&self.metrics);
+        let endpoints: Vec<Box<dyn Endpoint>> = vec![Box::new(Served(resource))];
+        ApiServer::new(self, counters, endpoints)
+    }
+}
+
+/// A request whose answer is being made: what its log line and its counters say.
+struct Progress {
+    audit_id: String,
+    subject: Subject,
+    user: String,
+    namespace: String,
+    name: String,
+}
+
+impl ApiServer {
+    fn new(
+        parts: Builder,
+        counters: ApiMetrics,
+        endpoints: Vec<Box<dyn Endpoint>>,
+    ) -> schema::Result<Self> {
+        let definitions: Vec<&Definition> = endpoints
+            .iter()
+            .map(|endpoint| endpoint.definition())
+            .collect();
+        let discovery = Discovery::new(&definitions);
+        let openapi = OpenApi::new(&parts.product, &definitions)?;
+        Ok(Self {
+            parts,
+            counters,
+            limits: Limits::default(),
+            endpoints,
+            discovery,
+            openapi,
+            started: AtomicBool::new(false),
+        })
+    }
+
+    /// The same server with one more resource.
+    ///
+    /// # Errors
+    /// When a type has no form in OpenAPI.
+    pub fn with<R: Resource>(self, resource: Arc<R>) -> schema::Result<Self> {
+        let mut endpoints = self.endpoints;
+        endpoints.push(Box::new(Served(resource)));
+        Self::new(self.parts, self.counters, endpoints)
+    }
+
+    /// Answers a request.
+    pub async fn handle<B>(
+        self: Arc<Self>,
+        connection: Arc<Connection>,
+        request: Request<B>,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        let begun = Instant::now();
+        let mut progress = Progress::of(&request);
+        let media_type = error_media_type(request.headers());
+        let mut answer = match self.answer(&connection, request, &mut progress).await {
+            Ok(answer) => answer,
+            Err(status) => self.refused(&connection, &status, media_type),
+        };
+        finish(&mut answer, &progress.audit_id);
+        self.counters
+            .answered(&progress.subject, answer.status(), begun.elapsed());
+        progress.log(answer.status(), begun.elapsed());
+        answer
+    }
+
+    async fn answer<B>(
+        &self,
+        connection: &Connection,
+        request: Request<B>,
+        progress: &mut Progress,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        let (mut head, body) = request.into_parts();
+        let query_text = head.uri.query().unwrap_or_default();
+        let query = Query::parse(query_text)?;
+        match route(&head.method, head.uri.path(), &query)? {
+            Route::Path(path) if paths::is_health(&path) => {
+                paths::health(&self.parts.readiness, &path, query_text)
+                    .ok_or_else(Status::resource_not_found)
+            }
+            Route::Path(path) => {
+                let identity = self
+                    .identify(&mut head.headers, connection, progress)
+                    .await?;
+                self.path(
+                    &path,
+                    &query,
+                    query_text,
+                    &head.method,
+                    &head.headers,
+                    &identity,
+                )
+                .await
+            }
+            Route::Resource(target) => {
+                let identity = self
+                    .identify(&mut head.headers, connection, progress)
+                    .await?;
+                self.resource(target, query, head.headers, body, identity, progress)
+                    .await
+            }
+        }
+    }
+
+    /// Who asks, and on whose behalf.
+    async fn identify(
+        &self,
+        headers: &mut HeaderMap,
+        connection: &Connection,
+        progress: &mut Progress,
+    ) -> Result<Identity, Status> {
+        let identity = self
+            .parts
+            .authenticator
+            .authenticate(headers, connection)
+            .await;
+        let identity = identity.map_err(|_| Status::unauthorized())?;
+        progress.user.clone_from(&identity.user.name);
+        let identity = impersonate(&self.parts.authorizer, identity, headers)
+            .await
+            .map_err(impersonation_refused)?;
+        progress.user.clone_from(&identity.user.name);
+        Ok(identity)
+    }
+
+    async fn path(
+        &self,
+        path: &str,
+        query: &Query,
+        query_text: &str,
+        method: &Method,
+        headers: &HeaderMap,
+        identity: &Identity,
+    ) -> Result<Response<Body>, Status> {
+        // The aggregator's health check asks for this path; it must be answered from memory, whatever is down.
+        let is_checked = identity.origin == Origin::Proxied && identity.user.name == AGGREGATOR;
+        if !(is_checked && path.starts_with("/apis/")) {
+            let verb = method.as_str().to_ascii_lowercase();
+            self.authorize(identity, &Attributes::NonResource { verb: &verb, path })
+                .await?;
+        }
+        let started = self.started.load(Ordering::Relaxed) || self.parts.readiness.is_ready();
+        self.started.store(started, Ordering::Relaxed);
+        if let Some(answer) = paths::health(&self.parts.readiness, path, query_text) {
+            return Ok(answer);
+        }
+        let is_document = path == "/apis" || path.starts_with("/openapi/");
+        if is_document && !started {
+            return Err(
+                Status::unavailable("the server is starting").retry_after(SHUTDOWN_RETRY_SECONDS)
+            );
+        }
+        let known = match path {
+            "/metrics" => Some(Ok(paths::metrics(&self.parts.metrics))),
+            "/version" => Some(Ok(paths::version(&self.parts.product))),
+            _ => self
+                .discovery
+                .answer(path, headers)
+                .or_else(|| self.openapi.answer(path, query, headers)),
+        };
+        let fixed = || {
+            Some(Ok(super::body::value_response(
+                StatusCode::OK,
+                MediaType::Json,
+                self.parts.fixed.get(path)?,
+            )))
+        };
+        match (
+            known.or_else(fixed),
+            *method == Method::GET || *method == Method::HEAD,
+        ) {
+            (Some(answer), true) => answer,
+            (Some(_), false) => Err(Status::method_unknown(method.as_str())),
+            (None, _) if !started => {
+                Err(Status::unavailable("the server is starting")
+                    .retry_after(SHUTDOWN_RETRY_SECONDS))
+            }
+            (None, _) => Ok(paths::not_found()),
+        }
+    }
+
+    async fn resource<B>(
+        &self,
+        target: ResourceRequest,
+        query: Query,
+        headers: HeaderMap,
+        body: B,
+        identity: Identity,
+        progress: &mut Progress,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        let endpoint = self.endpoint(&target);
+        if let Some((endpoint, _)) = &endpoint {
+            progress.about(endpoint.definition(), &target);
+        }
+        let privileged = identity.user.is_in("system:masters");
+        let _place = self.limits.enter(target.verb, privileged)?;
+        let selection = Selection::parse(
+            &query,
+            endpoint
+                .as_ref()
+                .map_or(&[][..], |(e, _)| e.definition().selectable_fields),
+        )
+        .ok();
+        self.authorize(
+            &identity,
+            &Attributes::Resource(attributes(&target, selection.as_ref())),
+        )
+        .await?;
+        if self.parts.shutdown.is_cancelled() {
+            return Err(Status::too_many_requests(
+                "The apiserver is shutting down, please try again later.",
+                SHUTDOWN_RETRY_SECONDS,
+            ));
+        }
+        if !self.parts.readiness.is_ready() {
+            return Err(Status::unavailable(
+                "the server is not ready: it does not know all nodes yet",
+            )
+            .retry_after(1));
+        }
+        let (endpoint, version) = endpoint.ok_or_else(Status::resource_not_found)?;
+        let time = time_limit(&target, &query)?;
+        let work = async {
+            let body = match target.verb.is_write() {
+                true => read_body(body).await?,
+                false => Bytes::new(),
+            };
+            let request = VerbRequest {
+                context: Context::new(
+                    identity.user.clone(),
+                    progress.audit_id.clone(),
+                    field_manager(&query, &headers),
+                ),
+                target,
+                query,
+                headers,
+                body,
+                version,
+                namespaces: self.parts.namespaces.clone(),
+                shutdown: self.parts.shutdown.clone(),
+            };
+            if let Some(warning) = endpoint.definition().versions[version].deprecation {
+                request.context.warn(warning);
+            }
+            let mut answer = match endpoint.serve(&request).await {
+                Ok(answer) => answer,
+                Err(status) => status_response(&status, error_media_type(&request.headers)),
+            };
+            for warning in request.context.warning_headers() {
+                if let Ok(value) = HeaderValue::from_str(&warning) {
+                    answer.headers_mut().append(header::WARNING, value);
+                }
+            }
+            Ok(answer)
+        };
+        match tokio::time::timeout(time, work).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Status::timeout(
+                "Timeout: request did not complete within the allotted timeout",
+            )),
+        }
+    }
+
+    /// The resource and the version of a request, if they are served.
+    fn endpoint(&self, target: &ResourceRequest) -> Option<(&dyn Endpoint, usize)> {
+        self.endpoints.iter().find_map(|endpoint| {
+            let definition = endpoint.definition();
+            if definition.group != target.group || definition.plural != target.resource {
+                return None;
+            }
+            let version = definition
+                .versions
+                .iter()
+                .position(|version| version.name == target.version)?;
+            Some((endpoint.as_ref(), version))
+        })
+    }
+
+    async fn authorize(
+        &self,
+        identity: &Identity,
+        attributes: &Attributes<'_>,
+    ) -> Result<(), Status> {
+        match self
+            .parts
+            .authorizer
+            .authorize(&identity.user, attributes, identity.origin)
+            .await
+        {
+            Ok(Decision::Allow) => Ok(()),
+            Ok(Decision::Deny { reason }) => {
+                Err(denied(&identity.user.name, attributes, reason.as_deref()))
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot find out what the caller may do"
+                );
+                Err(Status::internal("cannot find out what the caller may do"))
+            }
+        }
+    }
+
+    fn refused(
+        &self,
+        connection: &Connection,
+        status: &Status,
+        media_type: MediaType,
+    ) -> Response<Body> {
+        let mut answer = status_response(status, media_type);
+        if self.parts.shutdown.is_cancelled() || status.code() == StatusCode::UNAUTHORIZED {
+            connection.close();
+            answer
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+}
+
+impl Progress {
+    fn of<B>(request: &Request<B>) -> Self {
+        let given = request
+            .headers()
+            .get(AUDIT_ID)
+            .and_then(|value| value.to_str().ok());
+        let is_sane = |id: &&str| {
+            !id.is_empty() && id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        Self {
+            audit_id: given
+                .filter(is_sane)
+                .map_or_else(|| Uuid::new_v4().to_string(), str::to_owned),
+            subject: Subject {
+                verb: "other",
+                resource: String::new(),
+                subresource: String::new(),
+            },
+            user: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+        }
+    }
+
+    /// Notes what the request is about, in the names of what is served.
+    fn about(&mut self, definition: &Definition, target: &ResourceRequest) {
+        let subresource = definition
+            .subresources
+            .iter()
+            .find(|known| known.name == target.subresource);
+        self.subject = Subject {
+            verb: target.verb.as_str(),
+            resource: definition.plural.to_owned(),
+            subresource: subresource.map_or("", |known| known.name).to_owned(),
+        };
+        self.namespace.clone_from(&target.namespace);
+        self.name.clone_from(&target.name);
+    }
+
+    fn log(&self, code: StatusCode, took: Duration) {
+        let Subject {
+            verb,
+            resource,
+            subresource,
+        } = &self.subject;
+        tracing::info!(
+            target: "audit",
+            audit_id = self.audit_id, user = self.user, verb, resource, subresource,
+            namespace = self.namespace, name = self.name, code = code.as_u16(), seconds = took.as_secs_f64(),
+        );
+    }
+}
+
+/// The longest a request may take; a watch takes as long as it likes.
+fn time_limit(target: &ResourceRequest, query: &Query) -> Result<Duration, Status> {
+    let asked = query.timeout()?.filter(|timeout| !timeout.is_zero());
+    Ok(match target.verb {
+        Verb::Watch => Duration::MAX,
+        verb => {
+            let collection = verb == Verb::DeleteCollection;
+            let limit = if verb.is_write() && !collection {
+                WRITE_TIMEOUT
+            } else {
+                READ_TIMEOUT
+            };
+            asked.map_or(limit, |asked| asked.min(limit))
+        }
+    })
+}
+
+async fn read_body<B>(mut body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(Status::too_large(MAX_BODY));
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Status::bad_request("the body broke off"))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if whole.len() + data.len() > MAX_BODY {
+            return Err(Status::too_large(MAX_BODY));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
+}
+
+/// The query's `fieldManager`, else the client's name: its User-Agent up to the first slash.
+fn field_manager(query: &Query, headers: &HeaderMap) -> String {
+    let agent = headers
+        .get(header::USER_AGENT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let agent = agent.split('/').next().unwrap_or_default();
+    let named = query.get("fieldManager").filter(|name| !name.is_empty());
+    named.unwrap_or(agent).chars().take(128).collect()
+}
+
+fn attributes<'a>(
+    target: &'a ResourceRequest,
+    selection: Option<&'a Selection>,
+) -> ResourceAttributes<'a> {
+    let on_collection = matches!(
+        target.verb,
+        Verb::List | Verb::Watch | Verb::DeleteCollection
+    );
+    let selection = selection.filter(|_| on_collection);
+    let selected_name =
+        selection.and_then(|selection| selection.fields.required_value("metadata.name"));
+    ResourceAttributes {
+        verb: target.verb.as_str(),
+        group: &target.group,
+        version: &target.version,
+        resource: &target.resource,
+        subresource: &target.subresource,
+        namespace: &target.namespace,
+        name: selected_name
+            .filter(|_| target.name.is_empty())
+            .unwrap_or(&target.name),
+        label_selector: selection
+            .map(|selection| &selection.labels)
+            .filter(|labels| !labels.is_empty()),
+        field_selector: selection
+            .map(|selection| &selection.fields)
+            .filter(|fields| !fields.is_empty()),
+    }
+}
+
+fn denied(user: &str, attributes: &Attributes<'_>, reason: Option<&str>) -> Status {
+    let reason = reason
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
+    match attributes {
+        Attributes::NonResource { verb, path } => Status::forbidden(format!(
+            "forbidden: User {user:?} cannot {verb} path {path:?}{reason}"
+        )),
+        Attributes::Resource(resource) => {
+            let ResourceAttributes {
+                verb,
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+                ..
+            } = *resource;
+            let within = match namespace {
+                "" => "at the cluster scope".to_owned(),
+                namespace => format!("in the namespace {namespace:?}"),
+            };
+            let what = if subresource.is_empty() {
+                resource.to_owned()
+            } else {
+                format!("{resource}/{subresource}")
+            };
+            Status::forbidden_resource(
+                group,
+                resource,
+                name,
+                format!(
+                    "User {user:?} cannot {verb} resource {what:?} in API group {group:?} {within}{reason}"
+                ),
+            )
+        }
+    }
+}
+
+fn impersonation_refused(error: ImpersonationError) -> Status {
+    match &error {
+        ImpersonationError::BadRequest(reason) => Status::bad_request(*reason),
+        ImpersonationError::Forbidden {
+            caller,
+            wanted,
+            reason,
+        } => denied(
+            &caller.name,
+            &Attributes::Resource(wanted.attributes()),
+            reason.as_deref(),
+        ),
+        ImpersonationError::Unknown(cause) => {
+            tracing::warn!(
+                error = cause as &dyn std::error::Error,
+                "cannot find out whom the caller may impersonate"
+            );
+            Status::internal("cannot find out whom the caller may impersonate")
+        }
+    }
+}
+
+/// Sets what every answer has.
+fn finish(answer: &mut Response<Body>, audit_id: &str) {
+    let headers = answer.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(audit_id) {
+        headers.insert(AUDIT_ID, id);
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-cache, private"),
+        );
+    }
+}
