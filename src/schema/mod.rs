@@ -19,7 +19,7 @@ mod dialect;
 mod error;
 mod formats;
 mod list_keys;
-mod merges;
+mod markers;
 mod object_meta;
 mod openapi;
 #[cfg(test)]
