@@ -138,24 +138,24 @@ impl Fleet {
         self.store().get(&key.namespace, &key.name).ok_or(ClaimLost)
     }
 
-    /// Lists a granted claim that asked for no reserved name, as a fork's child.
+    /// Lists a granted claim that has no reserved name, as a fork's child; under its id when `wanted` is another one's.
     pub fn granted_unnamed(
         &self,
         wanted: Option<SandboxKey>,
         granted: Granted,
         now: Now,
-    ) -> Option<Arc<Stored<Sandbox>>> {
+    ) -> Arc<Stored<Sandbox>> {
         let mut state = self.lock();
         let (node, claim) = (granted.node.clone(), granted.claim.clone());
-        let listed = state.node_mut(&node, now).claims.get(&claim).is_some();
-        if !listed {
+        if state.node_mut(&node, now).claims.get(&claim).is_none() {
             let sandbox = state.sandbox_of(SandboxKey::new("default", ""), granted, now);
             state.list(sandbox, wanted);
             state
                 .node_mut(&node, now)
                 .hold(&claim, |hold| hold.unlisted = true);
         }
-        state.nodes.get(&node)?.claims.get(&claim).cloned()
+        let listed = state.node_mut(&node, now).claims.get(&claim).cloned();
+        listed.expect("it was listed if it was not there")
     }
 
     /// Takes a sandbox off the list for good: its node acknowledged the release. Returns its last state.

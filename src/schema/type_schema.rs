@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::{Result, Schema, dialect::Dialect, merges};
+use super::{Result, Schema, dialect::Dialect, markers};
 
 /// One type as a schema, with every shared type that it refers to.
 ///
@@ -163,7 +163,7 @@ fn define(
             continue;
         };
         let mut rewritten = Dialect::new(raw).rewrite(definition)?;
-        merges::mark(name, &mut rewritten);
+        markers::mark(name, &mut rewritten);
         definitions.insert(name.to_owned(), rewritten.clone());
         define(&rewritten, raw, definitions)?;
     }

@@ -2,3 +2,4 @@
 
 mod serving;
 mod tls_client;
+mod crds;
