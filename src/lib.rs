@@ -33,6 +33,7 @@
 //! - A token is never stored in `fleet`, and prints as `***`.
 
 pub mod api;
+pub mod auth;
 pub mod meta;
 pub mod serving;
 pub mod telemetry;

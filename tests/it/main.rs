@@ -1,4 +1,8 @@
 //! Integration tests.
 
+// Helpers outside of `#[test]` functions are tests too; clippy's own exemption ends at those.
+#![allow(clippy::unwrap_used)]
+
+mod auth;
 mod serving;
 mod tls_client;
