@@ -32,8 +32,10 @@
 //! - No lock is held over an `.await`.
 //! - A token is never stored in `fleet`, and prints as `***`.
 
+pub mod admission;
 pub mod api;
 pub mod auth;
 pub mod meta;
+pub mod sequencer;
 pub mod serving;
 pub mod telemetry;

@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod auth;
+mod sequencer;
 mod serving;
 mod tls_client;
