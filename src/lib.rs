@@ -32,10 +32,13 @@
 //! - No lock is held over an `.await`.
 //! - A token is never stored in `fleet`, and prints as `***`.
 
+pub mod admission;
 pub mod api;
+pub mod auth;
 pub mod fleet;
 pub mod meta;
 pub mod schema;
+pub mod sequencer;
 pub mod serving;
 pub mod store;
 pub mod telemetry;
