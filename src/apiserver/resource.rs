@@ -100,6 +100,8 @@ pub struct Subresource {
     pub options: ObjectType,
     /// The answer.
     pub response: ObjectType,
+    /// Whether it makes new objects, which a namespace that is being deleted refuses.
+    pub creates: bool,
 }
 
 /// A namespaced or cluster-scoped collection that the machinery serves.

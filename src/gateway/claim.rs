@@ -82,13 +82,18 @@ impl Gateway {
     pub async fn claim(&self, order: ClaimOrder) -> Result<ClaimedSandbox> {
         let begun = Instant::now();
         let name = self.inner.fleet.reserve(order.key.clone());
-        let name = name.map_err(|taken| Error::NameTaken { key: order.key.clone(), terminating: taken.terminating })?;
+        let name = name.map_err(|taken| Error::NameTaken {
+            key: order.key.clone(),
+            terminating: taken.terminating,
+        })?;
         let claim = Claim::new(self.clone(), Arc::new(name), order);
         let (answer_tx, answer_rx) = oneshot::channel();
         self.inner.tasks.spawn(claim.run(answer_tx));
         let answer = answer_rx.await.unwrap_or(Err(Error::Ending));
         let metrics = &self.inner.metrics;
-        metrics.claim_duration.observe(begun.elapsed().as_secs_f64());
+        metrics
+            .claim_duration
+            .observe(begun.elapsed().as_secs_f64());
         metrics.claimed(match &answer {
             Ok(_) => "ok",
             Err(Error::NoWarmCapacity { .. }) => "no_warm_capacity",
@@ -107,12 +112,23 @@ impl Claim {
             metadata: metadata(&order.user),
             ..ClaimRequest::new(order.pool.clone())
         };
-        Self { gateway, name, request, order, tried: Vec::new(), refusal: None, unsettled: Vec::new() }
+        Self {
+            gateway,
+            name,
+            request,
+            order,
+            tried: Vec::new(),
+            refusal: None,
+            unsettled: Vec::new(),
+        }
     }
 
     async fn run(mut self, answer_tx: oneshot::Sender<Result<ClaimedSandbox>>) {
         let granted = self.grant().await;
-        let winner = granted.as_ref().ok().map(|grant| (grant.node.clone(), grant.reply.id.clone()));
+        let winner = granted
+            .as_ref()
+            .ok()
+            .map(|grant| (grant.node.clone(), grant.reply.id.clone()));
         let answer = granted.and_then(|grant| self.list(grant, &answer_tx));
         if let Err(answer) = answer_tx.send(answer)
             && let Ok(claimed) = answer
@@ -120,15 +136,27 @@ impl Claim {
             self.abandon(&claimed.record.value);
         }
         if !self.unsettled.is_empty() {
-            self.gateway.inner.metrics.lost_answers.inc_by(self.unsettled.len() as u64);
+            self.gateway
+                .inner
+                .metrics
+                .lost_answers
+                .inc_by(self.unsettled.len() as u64);
             self.settle(winner).await;
         }
     }
 
     /// Lists the grant, unless nobody waits for it or its name is gone.
-    fn list(&self, grant: Grant, answer_tx: &oneshot::Sender<Result<ClaimedSandbox>>) -> Result<ClaimedSandbox> {
+    fn list(
+        &self,
+        grant: Grant,
+        answer_tx: &oneshot::Sender<Result<ClaimedSandbox>>,
+    ) -> Result<ClaimedSandbox> {
         let inner = &self.gateway.inner;
-        let Grant { node, reply, claimed_at } = grant;
+        let Grant {
+            node,
+            reply,
+            claimed_at,
+        } = grant;
         if answer_tx.is_closed() {
             inner.metrics.abandoned_claims.inc();
             self.gateway.release_unlisted(node, reply.id);
@@ -148,11 +176,17 @@ impl Claim {
         match inner.fleet.granted(&self.name, granted, Now::read()) {
             Ok(record) => {
                 self.gateway.renew_if_needed(&record.value);
-                Ok(ClaimedSandbox { record, token: reply.token })
+                Ok(ClaimedSandbox {
+                    record,
+                    token: reply.token,
+                })
             }
             Err(_) => {
                 self.gateway.release_unlisted(node, reply.id);
-                Err(Error::NameTaken { key: self.order.key.clone(), terminating: false })
+                Err(Error::NameTaken {
+                    key: self.order.key.clone(),
+                    terminating: false,
+                })
             }
         }
     }
@@ -160,7 +194,11 @@ impl Claim {
     /// The client left between the listing and the answer.
     fn abandon(&self, sandbox: &Sandbox) {
         self.gateway.inner.metrics.abandoned_claims.inc();
-        let (gateway, node, claim) = (self.gateway.clone(), sandbox.node.clone(), sandbox.claim.clone());
+        let (gateway, node, claim) = (
+            self.gateway.clone(),
+            sandbox.node.clone(),
+            sandbox.claim.clone(),
+        );
         self.gateway.inner.tasks.spawn(async move {
             if let Some(record) = gateway.inner.fleet.by_claim(&node, &claim) {
                 // What cannot be released now stays owed, and the sandbox visible until then.
@@ -173,7 +211,9 @@ impl Claim {
     async fn grant(&mut self) -> Result<Grant> {
         let ends = Instant::now() + self.gateway.inner.options.claim_budget;
         while self.tried.len() < MAX_ATTEMPTS && Instant::now() < ends {
-            let Some(placement) = self.place().await else { break };
+            let Some(placement) = self.place().await else {
+                break;
+            };
             if let Some(grant) = self.attempt(placement).await? {
                 return Ok(grant);
             }
@@ -196,19 +236,37 @@ impl Claim {
         let fleet = self.gateway.inner.fleet.clone();
         let node = placement.node.clone();
         self.tried.push(node.clone());
-        let (addresses, require_promoted) = match self.ask(&placement, self.request.clone()).await? {
+        let (addresses, require_promoted) = match self.ask(&placement, self.request.clone()).await?
+        {
             None => return Ok(None),
             Some(Claimed::Granted(reply)) => return Ok(Some(self.granted(node, reply))),
-            Some(Claimed::Redirect { addresses, require_promoted }) => (addresses, require_promoted),
+            Some(Claimed::Redirect {
+                addresses,
+                require_promoted,
+            }) => (addresses, require_promoted),
         };
         fleet.found_empty(&self.order.pool, &node);
-        self.refuse(Error::NoWarmCapacity { pool: self.order.pool.clone() });
+        self.refuse(Error::NoWarmCapacity {
+            pool: self.order.pool.clone(),
+        });
         for address in addresses.into_iter().take(MAX_REDIRECTS) {
             // The token goes only where a publication says that a node is.
-            let Some(peer) = fleet.node_at(&address).filter(|peer| !self.tried.contains(peer)) else { continue };
+            let Some(peer) = fleet
+                .node_at(&address)
+                .filter(|peer| !self.tried.contains(peer))
+            else {
+                continue;
+            };
             self.tried.push(peer.clone());
-            let request = ClaimRequest { no_redirect: true, require_promoted, ..self.request.clone() };
-            let placement = Placement { node: peer.clone(), address };
+            let request = ClaimRequest {
+                no_redirect: true,
+                require_promoted,
+                ..self.request.clone()
+            };
+            let placement = Placement {
+                node: peer.clone(),
+                address,
+            };
             if let Some(Claimed::Granted(reply)) = self.ask(&placement, request).await? {
                 return Ok(Some(self.granted(peer, reply)));
             }
@@ -217,16 +275,27 @@ impl Claim {
     }
 
     /// Asks one node once. `None`: it refused, or did not say; an error ends the claim.
-    async fn ask(&mut self, placement: &Placement, request: ClaimRequest) -> Result<Option<Claimed>> {
+    async fn ask(
+        &mut self,
+        placement: &Placement,
+        request: ClaimRequest,
+    ) -> Result<Option<Claimed>> {
         let Placement { node, address } = placement;
         let inner = self.gateway.inner.clone();
-        let error = match inner.daemons.node(address, inner.options.claim_timeout).claim(&request).await {
+        let error = match inner
+            .daemons
+            .node(address, inner.options.claim_timeout)
+            .claim(&request)
+            .await
+        {
             Ok(claimed) => return Ok(Some(claimed)),
             Err(error) => error,
         };
         tracing::debug!(%node, error = &error as &dyn std::error::Error, "a node did not grant a claim");
-        if matches!(error, sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. })
-            && let Some(reply) = self.recover(address).await
+        if matches!(
+            error,
+            sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. }
+        ) && let Some(reply) = self.recover(address).await
         {
             return Ok(Some(Claimed::Granted(reply)));
         }
@@ -235,14 +304,20 @@ impl Claim {
         }
         match &error {
             sandboxd::Error::AtCapacity { .. } => inner.fleet.found_empty(&self.order.pool, node),
-            sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_) => inner.fleet.suspect(node, Now::read()),
+            sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_) => {
+                inner.fleet.suspect(node, Now::read())
+            }
             error if error.nothing_happened() => inner.fleet.give_back(&self.order.pool, node),
             _ => {}
         }
         let refusal = match Error::of_call(node, &self.order.key, error) {
             error @ Error::NoToken(_) => return Err(error),
-            Error::AtCapacity { .. } => Error::NoWarmCapacity { pool: self.order.pool.clone() },
-            Error::Gone { .. } => Error::UnknownTemplate { template: self.order.pool.template.to_string() },
+            Error::AtCapacity { .. } => Error::NoWarmCapacity {
+                pool: self.order.pool.clone(),
+            },
+            Error::Gone { .. } => Error::UnknownTemplate {
+                template: self.order.pool.template.to_string(),
+            },
             error => error,
         };
         self.refuse(refusal);
@@ -268,11 +343,17 @@ impl Claim {
     /// Whether a claim that carries our reference was made by this very claim. A daemon that keeps no metadata leaves the
     /// reference alone to go by, which is ours while we hold the name.
     pub(super) fn is_ours(&self, metadata: &BTreeMap<String, String>) -> bool {
-        metadata.get(ATTEMPT).is_none_or(|attempt| self.request.metadata.get(ATTEMPT) == Some(attempt))
+        metadata
+            .get(ATTEMPT)
+            .is_none_or(|attempt| self.request.metadata.get(ATTEMPT) == Some(attempt))
     }
 
     fn granted(&self, node: NodeName, reply: ClaimReply) -> Grant {
-        Grant { claimed_at: claimed_at(&reply, self.order.ttl), node, reply }
+        Grant {
+            claimed_at: claimed_at(&reply, self.order.ttl),
+            node,
+            reply,
+        }
     }
 
     /// Remembers a refusal; a lost answer outweighs all others, and any reason of a node outweighs that it was down.
@@ -283,7 +364,11 @@ impl Claim {
             Error::NodeDown { .. } => 1,
             _ => 2,
         };
-        if self.refusal.as_ref().is_none_or(|known| weight(&refusal) > weight(known)) {
+        if self
+            .refusal
+            .as_ref()
+            .is_none_or(|known| weight(&refusal) > weight(known))
+        {
             self.refusal = Some(refusal);
         }
     }
@@ -297,7 +382,9 @@ impl Claim {
         let pool = self.order.pool.clone();
         match () {
             () if !fleet.has_ready_node() => Error::NoNode,
-            () if !fleet.knows_template(&pool.template) => Error::UnknownTemplate { template: pool.template.to_string() },
+            () if !fleet.knows_template(&pool.template) => Error::UnknownTemplate {
+                template: pool.template.to_string(),
+            },
             () => Error::NoWarmCapacity { pool },
         }
     }
@@ -310,9 +397,13 @@ impl Claim {
 /// When the node made the claim, by the node's own clock: the lease's end less its length. An answer does not say it, and
 /// every later reading of the node does.
 pub(super) fn claimed_at(reply: &ClaimReply, ttl: Option<Duration>) -> UnixTime {
-    let lease = ttl.map_or(DEFAULT_LEASE, |ttl| Duration::from_secs(seconds(ttl)).min(LONGEST_LEASE));
+    let lease = ttl.map_or(DEFAULT_LEASE, |ttl| {
+        Duration::from_secs(seconds(ttl)).min(LONGEST_LEASE)
+    });
     match reply.deadline {
-        Some(deadline) => UnixTime::from_secs(deadline.as_secs() - i64::try_from(lease.as_secs()).unwrap_or(0)),
+        Some(deadline) => {
+            UnixTime::from_secs(deadline.as_secs() - i64::try_from(lease.as_secs()).unwrap_or(0))
+        }
         None => UnixTime::now(),
     }
 }
@@ -324,11 +415,18 @@ fn seconds(ttl: Duration) -> u64 {
 
 /// What goes with the claim for daemons that keep metadata: the labels, as many as fit, and which attempt it is.
 fn metadata(user: &UserPart) -> BTreeMap<String, String> {
-    let mut metadata = BTreeMap::from([(ATTEMPT.to_owned(), uuid::Uuid::new_v4().simple().to_string())]);
+    let mut metadata = BTreeMap::from([(
+        ATTEMPT.to_owned(),
+        uuid::Uuid::new_v4().simple().to_string(),
+    )]);
     let mut bytes = 128;
     for (key, value) in &user.labels {
         bytes += key.len() + value.len() + 6;
-        if metadata.len() >= MAX_METADATA || bytes > MAX_METADATA_BYTES || key.len() > 128 || key.starts_with(labels::PREFIX) {
+        if metadata.len() >= MAX_METADATA
+            || bytes > MAX_METADATA_BYTES
+            || key.len() > 128
+            || key.starts_with(labels::PREFIX)
+        {
             continue;
         }
         metadata.insert(key.to_string(), value.to_string());

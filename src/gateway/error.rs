@@ -1,6 +1,6 @@
 //! Why a call routed to a node did not do what was asked.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     api::{NodeName, PoolKey, SandboxKey},
@@ -110,12 +110,6 @@ pub enum Error {
         #[source]
         source: Arc<sandboxd::Error>,
     },
-    /// The call did not end within the time that a request may take; it goes on.
-    #[error("the call did not end within {after:?}")]
-    TookTooLong {
-        /// How long was waited.
-        after: Duration,
-    },
     /// The server is ending.
     #[error("the server is ending")]
     Ending,
@@ -127,14 +121,23 @@ impl Error {
         let node = node.clone();
         let source = Arc::new(error);
         match &*source {
-            sandboxd::Error::NoToken { .. } | sandboxd::Error::UnusableCa { .. } => Self::NoToken(source),
+            sandboxd::Error::NoToken { .. } | sandboxd::Error::UnusableCa { .. } => {
+                Self::NoToken(source)
+            }
             sandboxd::Error::Unreachable(_) => Self::NodeDown { node, source },
             sandboxd::Error::Unauthorized { .. } => Self::TokenRefused { node, source },
             sandboxd::Error::RouteMissing => Self::TooOld { node },
-            sandboxd::Error::NotFound { .. } => Self::Gone { node, key: key.clone() },
-            sandboxd::Error::Conflict { text } => Self::Conflict { reason: format!("the node refused: {text}") },
+            sandboxd::Error::NotFound { .. } => Self::Gone {
+                node,
+                key: key.clone(),
+            },
+            sandboxd::Error::Conflict { text } => Self::Conflict {
+                reason: format!("the node refused: {text}"),
+            },
             sandboxd::Error::AtCapacity { .. } => Self::AtCapacity { node, source },
-            sandboxd::Error::BadRequest { .. } | sandboxd::Error::Redirected { .. } => Self::Refused { node, source },
+            sandboxd::Error::BadRequest { .. } | sandboxd::Error::Redirected { .. } => {
+                Self::Refused { node, source }
+            }
             sandboxd::Error::Silent { .. }
             | sandboxd::Error::Interrupted(_)
             | sandboxd::Error::ServerError { .. }

@@ -46,7 +46,11 @@ impl Gateway {
         let parent = &order.parent.value;
         match parent.phase {
             Phase::Running | Phase::Paused | Phase::Unknown => {}
-            Phase::Archived => return Err(conflict("an archived sandbox must be resumed before it is forked")),
+            Phase::Archived => {
+                return Err(conflict(
+                    "an archived sandbox must be resumed before it is forked",
+                ));
+            }
             Phase::Failed => return Err(conflict("a failed sandbox cannot be forked")),
             Phase::Expired => return Err(conflict("the sandbox has expired")),
         }
@@ -54,15 +58,23 @@ impl Gateway {
             return Err(conflict("the sandbox is being deleted"));
         }
         let (answer_tx, answer_rx) = oneshot::channel();
-        self.inner.tasks.spawn(self.clone().run_fork(order, answer_tx));
+        self.inner
+            .tasks
+            .spawn(self.clone().run_fork(order, answer_tx));
         answer_rx.await.unwrap_or(Err(Error::Ending))
     }
 
-    async fn run_fork(self, order: ForkOrder, answer_tx: oneshot::Sender<Result<Vec<ForkedSandbox>>>) {
+    async fn run_fork(
+        self,
+        order: ForkOrder,
+        answer_tx: oneshot::Sender<Result<Vec<ForkedSandbox>>>,
+    ) {
         let answer = self.call_fork(&order).await;
         self.inner.metrics.called("fork", answer.is_ok());
         let listed = answer.map(|children| {
-            let listed = children.into_iter().map(|child| self.list_child(&order, child));
+            let listed = children
+                .into_iter()
+                .map(|child| self.list_child(&order, child));
             listed.collect::<Vec<_>>()
         });
         if let Err(Ok(children)) = answer_tx.send(listed) {
@@ -81,7 +93,13 @@ impl Gateway {
             ttl_seconds: order.ttl.map_or(0, |ttl| ttl.as_secs().max(1)),
             claim_ref_prefix: format!("{}/{}", parent.namespace, order.name_prefix),
         };
-        match self.inner.daemons.node(&address, FORK_TIMEOUT).fork(&parent.claim, &request).await {
+        match self
+            .inner
+            .daemons
+            .node(&address, FORK_TIMEOUT)
+            .fork(&parent.claim, &request)
+            .await
+        {
             Ok(children) => Ok(children),
             Err(error) => Err(self.refused(parent, &address, error).await),
         }
@@ -102,7 +120,13 @@ impl Gateway {
             user: None,
         };
         let key = SandboxKey::new(parent.namespace.clone(), name);
-        let record = self.inner.fleet.granted_unnamed(Some(key), granted, Now::read());
-        ForkedSandbox { record, token: child.token }
+        let record = self
+            .inner
+            .fleet
+            .granted_unnamed(Some(key), granted, Now::read());
+        ForkedSandbox {
+            record,
+            token: child.token,
+        }
     }
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use futures::{FutureExt, future::{BoxFuture, Shared}};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
 use tokio_util::task::TaskTracker;
 
 use super::{Error, Result};
@@ -27,7 +30,12 @@ impl<T: Clone + Send + Sync + 'static> Joint<T> {
     /// The result of the call under `key`: the one that is under way, or the one that `begin` makes.
     ///
     /// The call runs on its own task, so that dropping the returned future does not stop it.
-    pub(super) fn join<F>(&self, tasks: &TaskTracker, key: JointKey, begin: impl FnOnce() -> F) -> Call<T>
+    pub(super) fn join<F>(
+        &self,
+        tasks: &TaskTracker,
+        key: JointKey,
+        begin: impl FnOnce() -> F,
+    ) -> Call<T>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
@@ -42,7 +50,10 @@ impl<T: Clone + Send + Sync + 'static> Joint<T> {
                     result
                 });
                 // A panic in the call leaves its entry behind; the joined error says so to whoever comes again.
-                let joined = task.map(|result| result.unwrap_or(Err(Error::Ending))).boxed().shared();
+                let joined = task
+                    .map(|result| result.unwrap_or(Err(Error::Ending)))
+                    .boxed()
+                    .shared();
                 place.insert(joined).clone()
             }
         }
@@ -57,7 +68,11 @@ mod tests {
 
     #[tokio::test]
     async fn one_call_serves_all_who_ask_meanwhile() {
-        let (joint, tasks, calls) = (Joint::default(), TaskTracker::new(), Arc::new(AtomicUsize::new(0)));
+        let (joint, tasks, calls) = (
+            Joint::default(),
+            TaskTracker::new(),
+            Arc::new(AtomicUsize::new(0)),
+        );
         let key: JointKey = ("sb_1".into(), "pause");
         let ask = || {
             let calls = calls.clone();

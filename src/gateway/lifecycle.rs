@@ -42,7 +42,9 @@ impl Gateway {
     pub async fn resume(&self, record: Record) -> Result<Progress<Record>> {
         match record.value.phase {
             Phase::Running => Ok(Progress::Done(record)),
-            Phase::Paused | Phase::Archived | Phase::Failed | Phase::Unknown => self.change_phase(record, Phase::Running).await,
+            Phase::Paused | Phase::Archived | Phase::Failed | Phase::Unknown => {
+                self.change_phase(record, Phase::Running).await
+            }
             Phase::Expired => Err(conflict("the sandbox has expired")),
         }
     }
@@ -53,15 +55,30 @@ impl Gateway {
             return Err(conflict("the sandbox is being deleted"));
         }
         let address = self.address_of(sandbox)?;
-        let call = if phase == Phase::Paused { "pause" } else { "resume" };
+        let call = if phase == Phase::Paused {
+            "pause"
+        } else {
+            "resume"
+        };
         let (gateway, key) = (self.clone(), (sandbox.claim.clone(), call));
-        let work = self.inner.phases.join(&self.inner.tasks, key, || gateway.call_phase(record, address, phase, call));
+        let work = self.inner.phases.join(&self.inner.tasks, key, || {
+            gateway.call_phase(record, address, phase, call)
+        });
         self.wait_for(work).await
     }
 
-    async fn call_phase(self, record: Record, address: NodeAddress, phase: Phase, call: &'static str) -> Result<Record> {
+    async fn call_phase(
+        self,
+        record: Record,
+        address: NodeAddress,
+        phase: Phase,
+        call: &'static str,
+    ) -> Result<Record> {
         let sandbox = &record.value;
-        let daemon = self.inner.daemons.node(&address, self.inner.options.long_call_timeout);
+        let daemon = self
+            .inner
+            .daemons
+            .node(&address, self.inner.options.long_call_timeout);
         let answer = match phase {
             Phase::Paused => daemon.hibernate(&sandbox.claim).await,
             _ => daemon.wake(&sandbox.claim).await,
@@ -69,8 +86,14 @@ impl Gateway {
         self.inner.metrics.called(call, answer.is_ok());
         match answer {
             Ok(()) => {
-                let changed = self.inner.fleet.set_phase(&sandbox.node, &sandbox.claim, phase, Now::read());
-                changed.ok_or_else(|| Error::Gone { node: sandbox.node.clone(), key: key_of(sandbox) })
+                let changed =
+                    self.inner
+                        .fleet
+                        .set_phase(&sandbox.node, &sandbox.claim, phase, Now::read());
+                changed.ok_or_else(|| Error::Gone {
+                    node: sandbox.node.clone(),
+                    key: key_of(sandbox),
+                })
             }
             Err(error) => Err(self.refused(sandbox, &address, error).await),
         }
@@ -78,14 +101,21 @@ impl Gateway {
 
     /// The meaning of a refusal. Before a sandbox is called gone the node is asked for it, since a node says "not found" to a
     /// wrong token as well; and what it says then is taken over.
-    pub(super) async fn refused(&self, sandbox: &Sandbox, address: &NodeAddress, error: sandboxd::Error) -> Error {
+    pub(super) async fn refused(
+        &self,
+        sandbox: &Sandbox,
+        address: &NodeAddress,
+        error: sandboxd::Error,
+    ) -> Error {
         let meaning = Error::of_call(&sandbox.node, &key_of(sandbox), error);
         if !matches!(meaning, Error::Gone { .. }) {
             return meaning;
         }
         match self.daemon(address).sandbox(&sandbox.claim).await {
             Err(sandboxd::Error::NotFound { .. }) => {
-                self.inner.fleet.confirmed_absent(&sandbox.node, &sandbox.claim, Now::read());
+                self.inner
+                    .fleet
+                    .confirmed_absent(&sandbox.node, &sandbox.claim, Now::read());
                 meaning
             }
             Ok(_) => conflict("the node does not act on the sandbox"),
@@ -94,7 +124,10 @@ impl Gateway {
     }
 
     /// Waits for a joint call as long as a client may wait.
-    pub(super) async fn wait_for<T>(&self, work: impl Future<Output = Result<T>>) -> Result<Progress<T>> {
+    pub(super) async fn wait_for<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<Progress<T>> {
         match tokio::time::timeout(self.inner.options.patience, work).await {
             Ok(result) => result.map(Progress::Done),
             Err(_) => Ok(Progress::Going),
@@ -103,5 +136,7 @@ impl Gateway {
 }
 
 pub(super) fn conflict(reason: &str) -> Error {
-    Error::Conflict { reason: reason.to_owned() }
+    Error::Conflict {
+        reason: reason.to_owned(),
+    }
 }

@@ -53,23 +53,48 @@ impl GatewayMetrics {
         let new = Self::default();
         Self {
             claims: metrics.register(room, "claims", "Claims asked for, by result", new.claims),
-            claim_duration: metrics.register(room, "claim_duration_seconds", "Time of a claim, all its attempts", new.claim_duration),
-            calls: metrics.register(room, "calls", "Other calls about a sandbox, by call and result", new.calls),
+            claim_duration: metrics.register(
+                room,
+                "claim_duration_seconds",
+                "Time of a claim, all its attempts",
+                new.claim_duration,
+            ),
+            calls: metrics.register(
+                room,
+                "calls",
+                "Other calls about a sandbox, by call and result",
+                new.calls,
+            ),
             abandoned_claims: metrics.register(
                 room,
                 "abandoned_claims",
                 "Grants released because their client had left",
                 new.abandoned_claims,
             ),
-            lost_answers: metrics.register(room, "lost_answers", "Claims whose node did not say what it did", new.lost_answers),
+            lost_answers: metrics.register(
+                room,
+                "lost_answers",
+                "Claims whose node did not say what it did",
+                new.lost_answers,
+            ),
             doubles_released: metrics.register(
                 room,
                 "doubles_released",
                 "Grants found after a lost answer and released",
                 new.doubles_released,
             ),
-            releases_owed: metrics.register(room, "releases_owed", "Deleted sandboxes whose node has not confirmed it", new.releases_owed),
-            lease_renewals: metrics.register(room, "lease_renewals", "Leases renewed up to a shutdown time", new.lease_renewals),
+            releases_owed: metrics.register(
+                room,
+                "releases_owed",
+                "Deleted sandboxes whose node has not confirmed it",
+                new.releases_owed,
+            ),
+            lease_renewals: metrics.register(
+                room,
+                "lease_renewals",
+                "Leases renewed up to a shutdown time",
+                new.lease_renewals,
+            ),
         }
     }
 

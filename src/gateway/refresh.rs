@@ -34,18 +34,42 @@ impl Gateway {
     }
 
     async fn ask_warm(&self, keeper: &Placement) {
-        let asked = self.inner.refresher.asked.lock().entry(keeper.node.clone()).or_default().clone();
+        let asked = self
+            .inner
+            .refresher
+            .asked
+            .lock()
+            .entry(keeper.node.clone())
+            .or_default()
+            .clone();
         let mut last = asked.lock().await;
         if last.is_some_and(|last| last.elapsed() < INTERVAL) {
             return;
         }
         *last = Some(Instant::now());
-        match self.inner.daemons.node(&keeper.address, TIMEOUT).info().await {
+        match self
+            .inner
+            .daemons
+            .node(&keeper.address, TIMEOUT)
+            .info()
+            .await
+        {
             Ok(info) => {
-                let pools = info.pools.into_iter().map(|pool| Pool { key: pool.key, warm: pool.warm, target: pool.target });
-                self.inner.fleet.informed(&keeper.node, &pools.collect::<Vec<_>>(), info.draining, Now::read());
+                let pools = info.pools.into_iter().map(|pool| Pool {
+                    key: pool.key,
+                    warm: pool.warm,
+                    target: pool.target,
+                });
+                self.inner.fleet.informed(
+                    &keeper.node,
+                    &pools.collect::<Vec<_>>(),
+                    info.draining,
+                    Now::read(),
+                );
             }
-            Err(error) => tracing::debug!(node = %keeper.node, error = &error as &dyn std::error::Error, "a node does not say what is warm"),
+            Err(error) => {
+                tracing::debug!(node = %keeper.node, error = &error as &dyn std::error::Error, "a node does not say what is warm")
+            }
         }
     }
 }

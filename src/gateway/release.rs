@@ -1,10 +1,6 @@
 //! Releases, and those that are still owed to a node.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
@@ -54,7 +50,10 @@ struct Debt {
 
 impl Default for Owed {
     fn default() -> Self {
-        Self { debts: Mutex::default(), changed_tx: watch::Sender::new(0) }
+        Self {
+            debts: Mutex::default(),
+            changed_tx: watch::Sender::new(0),
+        }
     }
 }
 
@@ -89,11 +88,20 @@ impl Gateway {
             Some(Answer::Open(error)) => {
                 tracing::info!(node = %sandbox.node, claim = %sandbox.claim, error = &error as &dyn std::error::Error, "a release is owed");
             }
-            None => tracing::info!(node = %sandbox.node, claim = %sandbox.claim, "a release is owed: the node has no address"),
+            None => {
+                tracing::info!(node = %sandbox.node, claim = %sandbox.claim, "a release is owed: the node has no address")
+            }
         }
         self.inner.metrics.called("release", false);
-        self.owe(sandbox.node.clone(), sandbox.claim.clone(), sandbox.deadline);
-        let marked = self.inner.fleet.set_deleted(&sandbox.node, &sandbox.claim, Now::read());
+        self.owe(
+            sandbox.node.clone(),
+            sandbox.claim.clone(),
+            sandbox.deadline,
+        );
+        let marked = self
+            .inner
+            .fleet
+            .set_deleted(&sandbox.node, &sandbox.claim, Now::read());
         Ok(match marked {
             Some(marked) => Released::Pending(marked),
             None => Released::Gone(record),
@@ -104,13 +112,24 @@ impl Gateway {
     pub(super) fn release_unlisted(&self, node: NodeName, claim: ClaimId) {
         self.owe(node.clone(), claim.clone(), None);
         let gateway = self.clone();
-        self.inner.tasks.spawn(async move { gateway.pay(node, claim).await });
+        self.inner
+            .tasks
+            .spawn(async move { gateway.pay(node, claim).await });
     }
 
     /// Notes that a node owes the end of a claim, as after a restart that found it written down.
     pub fn owe(&self, node: NodeName, claim: ClaimId, lease_ends: Option<UnixTime>) {
-        let debt = Debt { next_try: Instant::now() + FIRST_PAUSE, pause: FIRST_PAUSE, lease_ends };
-        self.inner.owed.debts.lock().entry((node, claim)).or_insert(debt);
+        let debt = Debt {
+            next_try: Instant::now() + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+            lease_ends,
+        };
+        self.inner
+            .owed
+            .debts
+            .lock()
+            .entry((node, claim))
+            .or_insert(debt);
         self.owed_changed();
     }
 
@@ -130,14 +149,18 @@ impl Gateway {
             tokio::time::sleep(ROUND).await;
             let due = self.inner.owed.due();
             let tries = due.into_iter().map(|(node, claim)| self.pay(node, claim));
-            let mut tries = futures::StreamExt::buffer_unordered(futures::stream::iter(tries), AT_ONCE);
+            let mut tries =
+                futures::StreamExt::buffer_unordered(futures::stream::iter(tries), AT_ONCE);
             while futures::StreamExt::next(&mut tries).await.is_some() {}
         }
     }
 
     /// Tries one debt once.
     async fn pay(&self, node: NodeName, claim: ClaimId) {
-        let over = self.inner.owed.is_over(&(node.clone(), claim.clone()), UnixTime::now());
+        let over = self
+            .inner
+            .owed
+            .is_over(&(node.clone(), claim.clone()), UnixTime::now());
         let answer = match self.inner.fleet.address(&node) {
             _ if over => Answer::Gone,
             // The node's publication is gone, and every sandbox of it with it.
@@ -183,8 +206,14 @@ impl Gateway {
 
     fn owed_changed(&self) {
         let owed = self.inner.owed.debts.lock().len();
-        self.inner.metrics.releases_owed.set(i64::try_from(owed).unwrap_or(i64::MAX));
-        self.inner.owed.changed_tx.send_modify(|changes| *changes += 1);
+        self.inner
+            .metrics
+            .releases_owed
+            .set(i64::try_from(owed).unwrap_or(i64::MAX));
+        self.inner
+            .owed
+            .changed_tx
+            .send_modify(|changes| *changes += 1);
     }
 }
 
@@ -205,6 +234,9 @@ impl Owed {
     /// Whether the lease is over for so long that the daemon must have reaped the sandbox itself.
     fn is_over(&self, key: &(NodeName, ClaimId), now: UnixTime) -> bool {
         let debts = self.debts.lock();
-        debts.get(key).and_then(|debt| debt.lease_ends).is_some_and(|ends| ends.after(REAP_GRACE) <= now)
+        debts
+            .get(key)
+            .and_then(|debt| debt.lease_ends)
+            .is_some_and(|ends| ends.after(REAP_GRACE) <= now)
     }
 }

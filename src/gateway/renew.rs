@@ -33,13 +33,19 @@ impl Gateway {
             && shutdown > deadline
         {
             let margin = i64::try_from(MARGIN.as_secs()).unwrap_or(0);
-            let at = UnixTime::from_secs((deadline.as_secs() - margin).max(UnixTime::now().as_secs() + 1));
+            let at = UnixTime::from_secs(
+                (deadline.as_secs() - margin).max(UnixTime::now().as_secs() + 1),
+            );
             self.push(at, sandbox);
         }
     }
 
     fn push(&self, at: UnixTime, sandbox: &Sandbox) {
-        self.inner.renewals.due.lock().push(Reverse((at, sandbox.node.clone(), sandbox.claim.clone())));
+        self.inner.renewals.due.lock().push(Reverse((
+            at,
+            sandbox.node.clone(),
+            sandbox.claim.clone(),
+        )));
     }
 
     fn pop_due(&self, now: UnixTime) -> Option<(NodeName, ClaimId)> {
@@ -64,12 +70,18 @@ impl Gateway {
 
     async fn renew(&self, sandbox: &Sandbox) {
         let now = UnixTime::now();
-        let Some(shutdown) = sandbox.user.as_ref().and_then(|user| user.shutdown_time) else { return };
+        let Some(shutdown) = sandbox.user.as_ref().and_then(|user| user.shutdown_time) else {
+            return;
+        };
         if sandbox.gone || sandbox.deleted_at.is_some() || shutdown <= now {
             return;
         }
         let renewed = match self.address_of(sandbox) {
-            Ok(address) => self.daemon(&address).renew(&sandbox.claim, shutdown.since(now)).await.ok(),
+            Ok(address) => self
+                .daemon(&address)
+                .renew(&sandbox.claim, shutdown.since(now))
+                .await
+                .ok(),
             Err(_) => None,
         };
         let Some(deadline) = renewed else {
@@ -77,7 +89,11 @@ impl Gateway {
             return self.push(now.after(RETRY), sandbox);
         };
         self.inner.metrics.lease_renewals.inc();
-        if let Some(record) = self.inner.fleet.set_deadline(&sandbox.node, &sandbox.claim, deadline) {
+        if let Some(record) = self
+            .inner
+            .fleet
+            .set_deadline(&sandbox.node, &sandbox.claim, deadline)
+        {
             self.renew_if_needed(&record.value);
         }
     }

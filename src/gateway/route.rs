@@ -5,12 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Error, GatewayMetrics, Result,
-    joint::Joint,
-    refresh::Refresher,
-    release::Owed,
-    renew::Renewals,
-    snapshot::Snapshot,
+    Error, GatewayMetrics, Result, joint::Joint, refresh::Refresher, release::Owed,
+    renew::Renewals, snapshot::Snapshot,
 };
 use crate::{
     api::{NodeAddress, SandboxKey},
@@ -70,7 +66,9 @@ pub(super) struct Inner {
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("options", &self.inner.options).finish_non_exhaustive()
+        f.debug_struct("Gateway")
+            .field("options", &self.inner.options)
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,8 +103,14 @@ impl Gateway {
     /// Waits for what is under way, at most for `patience`: claims to be answered or released, lost answers to be settled.
     pub async fn finish(&self, patience: Duration) {
         self.inner.tasks.close();
-        if tokio::time::timeout(patience, self.inner.tasks.wait()).await.is_err() {
-            tracing::warn!(tasks = self.inner.tasks.len(), "ending with calls to nodes under way");
+        if tokio::time::timeout(patience, self.inner.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                tasks = self.inner.tasks.len(),
+                "ending with calls to nodes under way"
+            );
         }
     }
 
@@ -119,13 +123,17 @@ impl Gateway {
 
     /// The daemon at `address`, for calls that answer at once.
     pub(super) fn daemon<'a>(&'a self, address: &'a NodeAddress) -> Node<'a> {
-        self.inner.daemons.node(address, self.inner.options.call_timeout)
+        self.inner
+            .daemons
+            .node(address, self.inner.options.call_timeout)
     }
 
     /// The address of the sandbox's node.
     pub(super) fn address_of(&self, sandbox: &Sandbox) -> Result<NodeAddress> {
         let address = self.inner.fleet.address(&sandbox.node);
-        address.ok_or_else(|| Error::NoAddress { node: sandbox.node.clone() })
+        address.ok_or_else(|| Error::NoAddress {
+            node: sandbox.node.clone(),
+        })
     }
 }
 

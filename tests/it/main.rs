@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod auth;
+mod crds;
 mod sequencer;
 mod serving;
 mod tls_client;
-mod crds;

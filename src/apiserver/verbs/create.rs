@@ -48,7 +48,7 @@ pub(super) async fn create<R: Resource>(
         .namespaces
         .check(namespace)
         .await
-        .map_err(|denied| refuse(definition, &object, namespace, denied))?;
+        .map_err(|denied| refuse(definition, name(&object), denied))?;
     let generated = name(&object).is_empty() && !generate_base(&object).is_empty();
     for tries in 1.. {
         if generated {
@@ -290,12 +290,12 @@ fn created_json<R: Resource>(
     serde_json::to_vec(&object).expect("a JSON value serializes")
 }
 
-fn refuse(definition: &Definition, object: &Value, namespace: &str, denied: Denied) -> Status {
-    let name = name(object);
-    match denied {
-        Denied::NotFound => Status::other_not_found("namespaces", namespace),
-        Denied::Terminating => Status::forbidden(format!(
-            "{} {name:?} is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+/// The Status for a namespace that takes no new objects.
+pub(super) fn refuse(definition: &Definition, name: &str, denied: Denied) -> Status {
+    match &denied {
+        Denied::NotFound(namespace) => Status::other_not_found("namespaces", namespace),
+        Denied::Terminating(namespace) => Status::forbidden(format!(
+            "{} {name:?} is forbidden: {denied}",
             definition.qualified()
         ))
         .of(definition, name)
@@ -304,9 +304,12 @@ fn refuse(definition: &Definition, object: &Value, namespace: &str, denied: Deni
             message: format!("namespace {namespace} is being terminated"),
             field: "metadata.namespace".to_owned(),
         }),
-        Denied::Unknown(error) => {
-            tracing::warn!(namespace, %error, "cannot tell whether the namespace exists");
-            Status::unavailable(format!("cannot tell whether namespace {namespace:?} exists")).retry_after(1)
+        Denied::Unknown { .. } | Denied::Silent { .. } => {
+            tracing::warn!(
+                error = &denied as &dyn std::error::Error,
+                "a create is refused"
+            );
+            Status::internal(&denied)
         }
     }
 }
