@@ -34,3 +34,4 @@
 
 pub mod api;
 pub mod meta;
+pub mod sandboxd;
