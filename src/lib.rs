@@ -34,9 +34,13 @@
 
 pub mod admission;
 pub mod api;
+pub mod apiserver;
 pub mod auth;
 pub mod fleet;
+pub mod gateway;
 pub mod meta;
+pub mod resources;
+pub mod sandboxd;
 pub mod schema;
 pub mod sequencer;
 pub mod serving;
