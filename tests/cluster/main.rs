@@ -3,6 +3,7 @@
 //! Every test shares one control plane, see [`control_plane::shared`], and works in namespaces of its own.
 
 mod api_service;
+mod chart;
 mod components;
 mod control_plane;
 mod etcd;
