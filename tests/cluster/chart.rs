@@ -4,11 +4,8 @@ use std::{
     collections::BTreeMap,
     env,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::{Api, runtime::wait::await_condition};
 use serde_json::{Value, json};
 
 use crate::{control_plane, users::ADMIN};
@@ -167,87 +164,6 @@ async fn upgrade_keeps_the_certificate() {
     assert_eq!(kept["data"], secret["data"]);
     let api_service = &second[&key("APIService", None, "v1beta1.agents.x-k8s.io")];
     assert_eq!(api_service["spec"]["caBundle"], secret["data"]["ca.crt"]);
-}
-
-#[tokio::test]
-async fn user_roles_grow_from_view_to_admin() {
-    let control_plane = control_plane::shared();
-    let kubectl = control_plane.kubectl();
-    let namespace = control_plane.create_namespace("roles").await;
-    let roles = package()
-        .join("apiservice/20-user-roles.yaml")
-        .display()
-        .to_string();
-    kubectl.stdout(&["apply", "--filename", &roles]).await;
-    for role in ["view", "edit", "admin"] {
-        let clusterrole = format!("--clusterrole={role}");
-        let user = format!("--user={role}er");
-        let in_namespace = format!("--namespace={namespace}");
-        kubectl
-            .stdout(&[
-                "create",
-                "rolebinding",
-                role,
-                &clusterrole,
-                &user,
-                &in_namespace,
-            ])
-            .await;
-        wait_until_merged(control_plane.client(), role).await;
-    }
-
-    for (verb, subresource, n_allowed) in [
-        ("list", "", 3),
-        ("get", "stats", 3),
-        ("create", "", 2),
-        ("deletecollection", "", 2),
-        ("create", "pause", 2),
-        ("create", "fork", 2),
-        ("create", "token", 1),
-        ("create", "promote", 1),
-    ] {
-        let mut allowed = Vec::new();
-        for user in ["adminer", "editer", "viewer"] {
-            let review = json!({
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SubjectAccessReview",
-                "spec": {"user": user, "resourceAttributes": {
-                    "namespace": namespace,
-                    "verb": verb,
-                    "group": "agents.x-k8s.io",
-                    "resource": "sandboxes",
-                    "subresource": subresource,
-                }},
-            });
-            let args = [
-                "create",
-                "--filename=-",
-                "--output=jsonpath={.status.allowed}",
-            ];
-            let answer = kubectl.stdout_with_input(&args, &review.to_string()).await;
-            if answer == "true" {
-                allowed.push(user);
-            }
-        }
-        let expected = &["adminer", "editer", "viewer"][..n_allowed];
-        assert_eq!(allowed, expected, "{verb} sandboxes/{subresource}");
-    }
-}
-
-/// Waits for the controller that merges aggregated roles.
-async fn wait_until_merged(client: kube::Client, role: &str) {
-    let merged = |role: Option<&ClusterRole>| {
-        role.and_then(|role| role.rules.as_ref())
-            .into_iter()
-            .flatten()
-            .filter_map(|rule| rule.api_groups.as_ref())
-            .any(|groups| groups.contains(&"agents.x-k8s.io".to_owned()))
-    };
-    let merged = await_condition(Api::<ClusterRole>::all(client), role, merged);
-    tokio::time::timeout(Duration::from_secs(30), merged)
-        .await
-        .expect("the role is merged in time")
-        .expect("the role can be watched");
 }
 
 fn package() -> &'static Path {

@@ -11,4 +11,5 @@ mod harness;
 mod kubectl;
 mod pki;
 mod process;
+mod rbac;
 mod users;
