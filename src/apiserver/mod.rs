@@ -10,6 +10,7 @@
 mod body;
 mod context;
 mod discovery;
+mod entrance;
 mod error;
 mod form;
 mod limits;
@@ -26,6 +27,7 @@ mod verbs;
 
 pub use body::{Body, Interrupted};
 pub use context::Context;
+pub use entrance::Entrance;
 pub use error::{Status, StatusCause};
 pub use metrics::ApiMetrics;
 pub use resource::{

@@ -46,35 +46,38 @@ pub struct Version {
     pub name: &'static str,
     /// What objects look like.
     pub object: ObjectType,
+    /// The same, for checking bodies.
+    pub schema: Arc<Schema>,
     /// Columns of its tables behind the first, which is the name.
     pub columns: &'static [Column],
     /// Warning that every request to this version is answered with.
     pub deprecation: Option<&'static str>,
 }
 
-/// A kind and what its objects look like, for documents and for checking bodies.
+/// A kind and what its objects look like, for documents.
 #[derive(Clone, Debug)]
 pub struct ObjectType {
     /// The kind.
     pub kind: &'static str,
-    /// For documents.
+    /// Its type.
     pub documented: Arc<TypeSchema>,
-    /// For bodies.
-    pub schema: Arc<Schema>,
 }
 
 impl ObjectType {
     /// The type of a kind.
-    ///
-    /// # Errors
-    /// When the type has no form as a schema.
-    pub fn new(kind: &'static str, documented: TypeSchema) -> schema::Result<Self> {
-        let schema = Arc::new(documented.compile()?);
-        Ok(Self {
+    pub fn new(kind: &'static str, documented: TypeSchema) -> Self {
+        Self {
             kind,
             documented: Arc::new(documented),
-            schema,
-        })
+        }
+    }
+
+    /// The type as bodies are checked by it.
+    ///
+    /// # Errors
+    /// When it refers to what is not part of it.
+    pub fn compile(&self) -> schema::Result<Arc<Schema>> {
+        self.documented.compile().map(Arc::new)
     }
 }
 
@@ -98,6 +101,8 @@ pub struct Subresource {
     pub name: &'static str,
     /// The options in the body.
     pub options: ObjectType,
+    /// The same, for checking bodies.
+    pub schema: Arc<Schema>,
     /// The answer.
     pub response: ObjectType,
     /// Whether it makes new objects, which a namespace that is being deleted refuses.

@@ -1,7 +1,6 @@
 //! How Sandboxes are described to clients.
 
 use schemars::JsonSchema;
-use serde::Serialize;
 
 use crate::{
     api::{
@@ -100,18 +99,16 @@ const COLUMNS: [Column; 9] = [
 /// # Errors
 /// When a type has no form as a schema, which only a change of the types can bring about.
 pub fn sandbox_definition() -> schema::Result<Definition> {
-    let sandbox = ObjectType::new(
-        "Sandbox",
-        TypeSchema::spec_and_status::<SandboxSpec, SandboxStatus>(SANDBOX)?,
-    )?;
+    let spec_and_status = TypeSchema::spec_and_status::<SandboxSpec, SandboxStatus>(SANDBOX)?;
+    let sandbox = ObjectType::new("Sandbox", spec_and_status);
+    let item = "io.x-k8s.agents.v1beta1.Sandbox";
     let list = ObjectType::new(
         "SandboxList",
-        TypeSchema::list("io.x-k8s.agents.v1beta1.Sandbox", "Sandboxes.")?,
-    )?;
-    let snapshot = ObjectType::new(
-        "SandboxSnapshot",
-        TypeSchema::spec_and_status::<SandboxSnapshotSpec, SandboxSnapshotStatus>(SNAPSHOT)?,
-    )?;
+        TypeSchema::list(item, "SandboxList is a list of sandboxes.")?,
+    );
+    let spec_and_status =
+        TypeSchema::spec_and_status::<SandboxSnapshotSpec, SandboxSnapshotStatus>(SNAPSHOT)?;
+    let snapshot = ObjectType::new("SandboxSnapshot", spec_and_status);
     let subresources = vec![
         subresource::<SandboxPauseOptions>("pause", "SandboxPauseOptions", &sandbox)?,
         subresource::<SandboxResumeOptions>("resume", "SandboxResumeOptions", &sandbox)?,
@@ -121,6 +118,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
         },
         subresource::<SandboxSnapshotOptions>("snapshot", "SandboxSnapshotOptions", &snapshot)?,
     ];
+    let schema = sandbox.compile()?;
     Ok(Definition {
         group: GROUP,
         kind: "Sandbox",
@@ -140,6 +138,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
         versions: vec![Version {
             name: V1BETA1,
             object: sandbox,
+            schema,
             columns: &COLUMNS,
             deprecation: None,
         }],
@@ -148,14 +147,17 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
     })
 }
 
-fn subresource<T: JsonSchema + Serialize>(
+fn subresource<T: JsonSchema>(
     name: &'static str,
     kind: &'static str,
     response: &ObjectType,
 ) -> schema::Result<Subresource> {
+    let options = ObjectType::new(kind, TypeSchema::object::<T>()?);
+    let schema = options.compile()?;
     Ok(Subresource {
         name,
-        options: ObjectType::new(kind, TypeSchema::object::<T>()?)?,
+        options,
+        schema,
         response: response.clone(),
         creates: false,
     })

@@ -4,6 +4,7 @@
 //! says. Nothing is kept that is not in the record.
 
 mod conditions;
+mod crds;
 mod definition;
 mod encode;
 mod error;
@@ -11,5 +12,6 @@ mod order;
 mod sandbox;
 mod subresource;
 
+pub use crds::stored_kinds;
 pub use definition::{KUBERNETES_VERSION, sandbox_definition};
 pub use sandbox::Sandboxes;

@@ -2,109 +2,13 @@
 //!
 //! `crds/` holds them as YAML; `UPDATE_GOLDEN=1` rewrites it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{fs, path::Path};
 
-use sandbox_apiserver::{
-    api::{
-        EXTENSIONS_GROUP, NodeInventory, SandboxClaim, SandboxTemplate, SandboxWarmPool, V1BETA1,
-    },
-    schema::{CustomResource, CustomResourceVersion, PrinterColumn, Scale, TypeSchema},
-};
+use sandbox_apiserver::resources::stored_kinds;
 use serde_json::{Value, json};
 
-fn mk_crd(
-    kind: &str,
-    plural: &str,
-    short: &[&str],
-    version: CustomResourceVersion,
-) -> CustomResource {
-    CustomResource {
-        group: EXTENSIONS_GROUP.to_owned(),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
-        singular: kind.to_lowercase(),
-        short_names: short.iter().map(|name| (*name).to_owned()).collect(),
-        namespaced: kind != "NodeInventory",
-        versions: vec![version],
-    }
-}
-
-fn mk_version(schema: TypeSchema, columns: &[(&str, &str, &str)]) -> CustomResourceVersion {
-    let column = |&(name, kind, json_path): &(&str, &str, &str)| PrinterColumn {
-        name: name.to_owned(),
-        kind: kind.to_owned(),
-        json_path: json_path.to_owned(),
-        priority: 0,
-    };
-    CustomResourceVersion {
-        name: V1BETA1.to_owned(),
-        schema,
-        columns: columns.iter().map(column).collect(),
-        status: false,
-        scale: None,
-        stored: true,
-        deprecation_warning: None,
-    }
-}
-
-const AGE: (&str, &str, &str) = ("Age", "date", ".metadata.creationTimestamp");
-
-fn crds() -> Vec<CustomResource> {
-    let mut pool = mk_version(
-        TypeSchema::object::<SandboxWarmPool>().unwrap(),
-        &[
-            ("Ready", "integer", ".status.readyReplicas"),
-            ("Desired", "integer", ".spec.replicas"),
-            AGE,
-        ],
-    );
-    pool.status = true;
-    pool.scale = Some(Scale {
-        spec_replicas: ".spec.replicas".to_owned(),
-        status_replicas: ".status.replicas".to_owned(),
-        label_selector: ".status.selector".to_owned(),
-    });
-    let mut claim = mk_version(
-        TypeSchema::object::<SandboxClaim>().unwrap(),
-        &[
-            (
-                "Ready",
-                "string",
-                ".status.conditions[?(@.type=='Ready')].status",
-            ),
-            ("Sandbox", "string", ".status.sandbox.name"),
-            (
-                "Reason",
-                "string",
-                ".status.conditions[?(@.type=='Ready')].reason",
-            ),
-            AGE,
-        ],
-    );
-    claim.status = true;
-    let template = mk_version(TypeSchema::object::<SandboxTemplate>().unwrap(), &[]);
-    let inventory = mk_version(
-        TypeSchema::object::<NodeInventory>().unwrap(),
-        &[
-            ("Node", "string", ".node"),
-            ("Address", "string", ".address"),
-            ("Sandboxes", "integer", ".total"),
-            AGE,
-        ],
-    );
-    vec![
-        mk_crd("NodeInventory", "nodeinventories", &[], inventory),
-        mk_crd("SandboxClaim", "sandboxclaims", &["sandboxclaim"], claim),
-        mk_crd(
-            "SandboxTemplate",
-            "sandboxtemplates",
-            &["sandboxtemplate"],
-            template,
-        ),
-        mk_crd("SandboxWarmPool", "sandboxwarmpools", &["swp"], pool),
-    ]
+fn crds() -> Vec<sandbox_apiserver::schema::CustomResource> {
+    stored_kinds().unwrap()
 }
 
 fn schema_of(kind: &str) -> Value {

@@ -123,7 +123,6 @@ fn decode(
     } = request.decode()?;
     check_type(definition, request, &object)?;
     let unknown = definition.versions[request.version]
-        .object
         .schema
         .prune(&mut object);
     let faults = duplicates
@@ -249,7 +248,7 @@ fn validated<R: Resource>(
 ) -> Result<Create, Status> {
     let definition = resource.definition();
     let mut object = object.clone();
-    let schema = &definition.versions[request.version].object.schema;
+    let schema = &definition.versions[request.version].schema;
     schema.default(&mut object);
     let mut causes = validate_object_meta(&object, definition.namespaced);
     causes.extend(schema.validate(&object));

@@ -96,7 +96,7 @@ fn decode<R: Resource>(
             )));
         }
     }
-    let report = subresource.options.schema.admit(&mut options);
+    let report = subresource.schema.admit(&mut options);
     let faults = duplicates
         .iter()
         .map(|path| format!("duplicate field {path:?}"));
