@@ -14,7 +14,6 @@ mod listener;
 mod metrics;
 mod options;
 mod protocol;
-
 mod tls;
 
 pub use certificate_authority::{CertificateAuthority, PemPair};
