@@ -6,7 +6,9 @@
 //!
 //! Everything fails closed: an unreadable trust anchor trusts nobody, a failed review allows nothing, a wrong credential is
 //! never anonymous. Answers are kept for ten seconds, as kube-apiserver's own delegates do, under the SHA-256 of the whole
-//! question: a key of fixed size, without a token or a copy of a user's groups in memory, in about a microsecond.
+//! question. That was preferred to the question itself, compared on every hit: the key has a fixed size, so that 8 192 answers
+//! for users with a thousand groups need no more memory than for others, no token is kept, and the digest of a service
+//! account's question takes 0.5 µs.
 
 mod answers;
 mod attributes;

@@ -2,7 +2,9 @@
 //!
 //! Every test shares one control plane, see [`control_plane::shared`], and works in namespaces of its own.
 
+mod admission;
 mod api_service;
+mod auth;
 mod chart;
 mod components;
 mod control_plane;
@@ -12,4 +14,7 @@ mod kubectl;
 mod pki;
 mod process;
 mod rbac;
+mod sequencer;
+#[path = "../it/tls_client.rs"]
+mod tls_client;
 mod users;
