@@ -87,26 +87,58 @@ fn an_own_certificate_takes_the_place_of_the_made_one() {
 fn values_reach_the_flags_of_the_server() {
     let rendered = helm_template(&[
         "--set=nodeAddressCIDRs={10.0.0.0/8,192.168.0.0/16}",
-        "--set=warmPoolDriver=false",
+        "--set=warmPoolDriver=true",
         "--set=extraArgs={--v=2}",
     ]);
     let objects = objects_as_they_are(&rendered);
 
-    let deployment = &objects[&key("Deployment", Some(NAMESPACE), "sandbox-apiserver")];
-    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
-    let args: Vec<&str> = args
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
+    let args = server_args(&objects);
     for expected in [
         "--node-address-cidrs=10.0.0.0/8,192.168.0.0/16",
-        "--warm-pool-driver=false",
+        "--warm-pool-driver=true",
         "--v=2",
     ] {
-        assert!(args.contains(&expected), "{expected} is not in {args:?}");
+        assert!(
+            args.iter().any(|arg| arg == expected),
+            "{expected} is not in {args:?}"
+        );
     }
+}
+
+#[test]
+fn flags_of_the_manifest_are_those_of_the_server() {
+    let args = server_args(&objects(&manifests()));
+
+    // Help comes only if everything before it is understood.
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-apiserver"))
+        .args(args)
+        .arg("--help")
+        .output()
+        .unwrap();
+
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+}
+
+#[test]
+fn chart_brings_the_custom_resource_definitions() {
+    let with = objects_as_they_are(&helm_template(&["--include-crds"]));
+    let without = objects_as_they_are(&helm_template(&[]));
+
+    let brought: Vec<&str> = with
+        .keys()
+        .filter(|key| !without.contains_key(key))
+        .map(|(_, _, name)| name.as_str())
+        .collect();
+    assert_eq!(
+        brought,
+        [
+            "nodeinventories.extensions.agents.x-k8s.io",
+            "sandboxclaims.extensions.agents.x-k8s.io",
+            "sandboxtemplates.extensions.agents.x-k8s.io",
+            "sandboxwarmpools.extensions.agents.x-k8s.io",
+        ]
+    );
 }
 
 #[tokio::test]
@@ -236,6 +268,17 @@ fn key(kind: &str, namespace: Option<&str>, name: &str) -> Key {
         namespace.map(str::to_owned),
         name.to_owned(),
     )
+}
+
+/// The arguments that the Deployment starts the server with.
+fn server_args(objects: &BTreeMap<Key, Value>) -> Vec<String> {
+    let deployment = &objects[&key("Deployment", Some(NAMESPACE), "sandbox-apiserver")];
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    args.as_array()
+        .into_iter()
+        .flatten()
+        .map(|arg| arg.as_str().expect("an argument is a string").to_owned())
+        .collect()
 }
 
 /// The objects of a YAML stream without what tells one installation from another.
