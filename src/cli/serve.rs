@@ -67,6 +67,9 @@ pub(super) struct ServeArgs {
     /// Start although the ConfigMap extension-apiserver-authentication cannot be read; until it can, no certificate is trusted.
     #[arg(long)]
     authentication_tolerate_lookup_failure: bool,
+    /// Ask for every name of a direct request, for clusters where an authorizer before RBAC denies single names.
+    #[arg(long)]
+    authorization_ask_every_name: bool,
     /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
     #[arg(long, default_value_t = 3)]
     shutdown_delay_seconds: u64,
@@ -240,7 +243,11 @@ async fn access(
             args.anonymous_auth,
             counters.clone(),
         ),
-        authorizer: Authorizer::delegated(writer.clone(), counters),
+        authorizer: Authorizer::delegated(
+            writer.clone(),
+            args.authorization_ask_every_name,
+            counters,
+        ),
         namespaces: Namespaces::follow(
             reader.clone(),
             tasks,
