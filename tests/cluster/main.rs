@@ -14,6 +14,7 @@ mod kubectl;
 mod pki;
 mod process;
 mod rbac;
+mod stage;
 mod sequencer;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
