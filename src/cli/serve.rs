@@ -16,7 +16,7 @@ use crate::{
         write_client,
     },
     fleet::{Fleet, HealthLimits},
-    inventory,
+    inventory::Source,
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::{LeaseOptions, Sequencer, own_namespace},
     serving::{CertificateFiles, ServingMetrics, TlsMaterial},
@@ -140,23 +140,14 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             .map_or(TokenSource::Absent, TokenSource::File),
         ca_file: args.sandboxd_ca_file.clone(),
     })?;
-    let gateway = process.gateway(fleet.clone(), daemons.clone());
-    process.open(access, fleet.clone(), gateway.clone())?;
-    let source = inventory::Source::cluster(reader);
-    let options = inventory::Options {
-        node_address_cidrs: args.node_address_cidrs.clone(),
-        ..inventory::Options::default()
-    };
-    inventory::start(
-        source,
-        fleet,
-        daemons,
-        options,
-        &process.readiness,
-        &metrics,
-        &mut tasks,
+    let inventory = process.inventory(
+        fleet.clone(),
+        daemons.clone(),
+        args.node_address_cidrs.clone(),
     );
-
+    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
+    process.open(access, fleet, gateway.clone())?;
+    process.follow(&inventory, Source::Cluster(reader), &mut tasks);
     let asked_to_end = asked.clone();
     tasks.spawn("lease guard", async move {
         lost.cancelled().await;

@@ -14,8 +14,8 @@ mod kubectl;
 mod pki;
 mod process;
 mod rbac;
-mod stage;
 mod sequencer;
+mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
 mod users;

@@ -67,13 +67,22 @@ impl Stage {
         control_plane.apply_crds(Path::new("crds")).await;
         for file in ["00-namespace", "10-rbac", "20-user-roles"] {
             let file = format!("--filename=apiservice/{file}.yaml");
-            control_plane.kubectl().stdout(&["apply", "--server-side", "--force-conflicts", &file]).await;
+            control_plane
+                .kubectl()
+                .stdout(&["apply", "--server-side", "--force-conflicts", &file])
+                .await;
         }
         let directory = Directory::create("stage-").expect("a directory can be made");
         let authority = Authority::new("sandbox-apiserver").expect("a CA can be made");
-        let serving = authority.serving(&[SERVER_NAME, "localhost", "127.0.0.1"]).expect("a certificate can be made");
+        let serving = authority
+            .serving(&[SERVER_NAME, "localhost", "127.0.0.1"])
+            .expect("a certificate can be made");
         let dir = directory.path();
-        for (file, content) in [("tls.crt", &serving.certificate_pem), ("tls.key", &serving.key_pem), ("token", &"sim".to_owned())] {
+        for (file, content) in [
+            ("tls.crt", &serving.certificate_pem),
+            ("tls.key", &serving.key_pem),
+            ("token", &"sim".to_owned()),
+        ] {
             std::fs::write(dir.join(file), content).expect("a file can be written");
         }
         let (port, sim_admin_port) = (free_port().expect("a port"), free_port().expect("a port"));
@@ -81,7 +90,16 @@ impl Stage {
         let sim = start_sim(&options, &admin, sim_admin_port, dir);
         let kubeconfig = control_plane.kubeconfig_as(SERVICE_ACCOUNT);
         let serve = start_serve(&options, &kubeconfig, port, dir);
-        let mut stage = Self { options, kubeconfig, authority, port, sim_admin_port, serve, sim, directory };
+        let mut stage = Self {
+            options,
+            kubeconfig,
+            authority,
+            port,
+            sim_admin_port,
+            serve,
+            sim,
+            directory,
+        };
         stage.wait_until_ready(control_plane).await;
         stage
     }
@@ -94,9 +112,22 @@ impl Stage {
     /// Kills the server and starts it again on the same port, with the same flags.
     pub(crate) async fn restart_serve(&mut self, control_plane: &ControlPlane) {
         // The old process is gone once the new value takes its place; its port and Lease are free then.
-        let idle = Process::start("stopped", Path::new("/bin/true"), [] as [&str; 0], self.directory.path());
-        drop(std::mem::replace(&mut self.serve, idle.expect("true starts")));
-        self.serve = start_serve(&self.options, &self.kubeconfig, self.port, self.directory.path());
+        let idle = Process::start(
+            "stopped",
+            Path::new("/bin/true"),
+            [] as [&str; 0],
+            self.directory.path(),
+        );
+        drop(std::mem::replace(
+            &mut self.serve,
+            idle.expect("true starts"),
+        ));
+        self.serve = start_serve(
+            &self.options,
+            &self.kubeconfig,
+            self.port,
+            self.directory.path(),
+        );
         self.wait_until_ready(control_plane).await;
     }
 
@@ -108,7 +139,10 @@ impl Stage {
         std::fs::write(&ca, self.authority.pem()).expect("a file can be written");
         let ca = format!("--certificate-authority={}", ca.display());
         loop {
-            let probe = control_plane.kubectl().run(&["get", "--raw", "/readyz", &server, &ca]).await;
+            let probe = control_plane
+                .kubectl()
+                .run(&["get", "--raw", "/readyz", &server, &ca])
+                .await;
             if probe.status.success() {
                 return;
             }
@@ -131,7 +165,10 @@ fn start_sim(options: &StageOptions, kubeconfig: &Path, admin_port: u16, dir: &P
         format!("--nodes={}", options.nodes),
         format!("--sandboxes={}", options.sandboxes),
         format!("--warm={}", options.warm),
-        format!("--publish-period-seconds={}", options.publish_period.as_secs()),
+        format!(
+            "--publish-period-seconds={}",
+            options.publish_period.as_secs()
+        ),
         format!("--admin-address=127.0.0.1:{admin_port}"),
         format!("--kubeconfig={}", kubeconfig.display()),
     ];
