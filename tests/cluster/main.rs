@@ -5,15 +5,18 @@
 mod admission;
 mod api_service;
 mod auth;
+mod caller;
 mod chart;
 mod components;
 mod control_plane;
 mod etcd;
 mod harness;
 mod kubectl;
+mod nodes;
 mod pki;
 mod process;
 mod rbac;
+mod sandboxes;
 mod sequencer;
 mod stage;
 #[path = "../it/tls_client.rs"]
