@@ -13,6 +13,7 @@ mod etcd;
 mod harness;
 mod kubectl;
 mod nodes;
+mod owed;
 mod pki;
 mod process;
 mod rbac;

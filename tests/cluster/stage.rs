@@ -325,6 +325,9 @@ async fn prepare(control_plane: &ControlPlane) {
     kubectl
         .stdout(&["delete", "nodeinventories", "--all"])
         .await;
+    // The next server has another port, and so is another one to the Lease of one that was killed.
+    let lease = ["delete", "lease", "--all", "--namespace=sandbox-system"];
+    kubectl.stdout(&lease).await;
 }
 
 fn write_files(authority: &Authority, dir: &Path) {
