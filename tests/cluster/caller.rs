@@ -39,6 +39,12 @@ impl Caller {
         self.call("GET", path, None).await
     }
 
+    /// The answer, if the server gives one.
+    pub(crate) async fn try_get(&self, path: &str) -> Option<Answer> {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        self.try_send(request).await.ok()
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.call("DELETE", path, None).await
     }

@@ -2,6 +2,7 @@
 //!
 //! Every test shares one control plane, see [`control_plane::shared`], and works in namespaces of its own.
 
+mod access;
 mod admission;
 mod api_service;
 mod auth;
@@ -10,6 +11,9 @@ mod chart;
 mod components;
 mod control_plane;
 mod etcd;
+mod faults;
+mod freshness;
+mod garbage;
 mod harness;
 mod kubectl;
 mod nodes;
@@ -17,7 +21,10 @@ mod owed;
 mod pki;
 mod process;
 mod rbac;
+mod restart;
 mod sandboxes;
+mod scale;
+mod secrets;
 mod sequencer;
 mod stage;
 #[path = "../it/tls_client.rs"]

@@ -75,6 +75,12 @@ impl Nodes {
             .collect()
     }
 
+    /// Lets the next request of `path` meet the fault.
+    pub(crate) async fn fail_once(self, node: usize, kind: Value, path: &str) {
+        let fault = json!({"kind": kind, "path": path, "times": 1});
+        self.set_faults(node, json!([fault])).await;
+    }
+
     /// Replaces the node's faults, in the words of the simulator's `faults`.
     pub(crate) async fn set_faults(self, node: usize, faults: Value) {
         self.call("PUT", &format!("/nodes/{node}/faults"), Some(faults))
@@ -98,8 +104,8 @@ impl Nodes {
     }
 
     /// Sets a pool's warm VMs, and how many the node keeps warm.
-    pub(crate) async fn set_pool(self, node: usize, template: &str, warm: u32) {
-        let pool = json!({"template": template, "net": "none", "size": "small", "warm": warm, "target": warm});
+    pub(crate) async fn set_pool(self, node: usize, template: &str, warm: u32, target: u32) {
+        let pool = json!({"template": template, "net": "none", "size": "small", "warm": warm, "target": target});
         self.call("PUT", &format!("/nodes/{node}/pools"), Some(pool))
             .await;
     }

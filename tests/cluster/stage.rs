@@ -35,6 +35,8 @@ const BINARY: &str = env!("CARGO_BIN_EXE_sandbox-apiserver");
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// What every node keeps warm but those that a test has for itself.
 pub(crate) const TEMPLATE: &str = "python:3.12";
+/// The nodes' own credential, which nobody but the server is to see.
+pub(crate) const NODE_TOKEN: &str = "the-nodes-own-token";
 /// Path of the served version.
 pub(crate) const API: &str = "/apis/agents.x-k8s.io/v1beta1";
 
@@ -105,7 +107,7 @@ pub(crate) async fn shared() -> SharedStage {
         Some(stage) => stage,
         None => {
             let options = StageOptions {
-                own_nodes: 24,
+                own_nodes: 40,
                 ..StageOptions::default()
             };
             Arc::new(Stage::start(options).await)
@@ -230,7 +232,7 @@ impl Stage {
 
     /// Publishes a node's inventory as it is now, without waiting for its period.
     pub(crate) async fn publish(&self, node: usize) {
-        publish(self.control_plane, self.nodes, node).await;
+        publish(self.control_plane, self.nodes, [node]).await;
     }
 
     /// Kills the server and starts it again on the same port, with the same flags.
@@ -337,7 +339,7 @@ fn write_files(authority: &Authority, dir: &Path) {
     for (file, content) in [
         ("tls.crt", &serving.certificate_pem),
         ("tls.key", &serving.key_pem),
-        ("token", &"sim".to_owned()),
+        ("token", &NODE_TOKEN.to_owned()),
     ] {
         std::fs::write(dir.join(file), content).unwrap();
     }
@@ -359,18 +361,32 @@ async fn set_up_nodes(control_plane: &ControlPlane, nodes: Nodes, options: &Stag
     })
     .await;
     for node in options.nodes..n_nodes {
-        nodes.set_pool(node, TEMPLATE, 0).await;
+        nodes.set_pool(node, TEMPLATE, 0, 0).await;
+        let template = own_template(node);
         nodes
-            .set_pool(node, &own_template(node), options.warm)
+            .set_pool(node, &template, options.warm, options.warm)
             .await;
-        publish(control_plane, nodes, node).await;
     }
+    publish(control_plane, nodes, options.nodes..n_nodes).await;
 }
 
-async fn publish(control_plane: &ControlPlane, nodes: Nodes, node: usize) {
-    let mut inventory = nodes.inventory(node).await;
-    inventory["apiVersion"] = "extensions.agents.x-k8s.io/v1beta1".into();
-    inventory["kind"] = "NodeInventory".into();
+/// Publishes inventories as the nodes' own publisher does.
+async fn publish(
+    control_plane: &ControlPlane,
+    nodes: Nodes,
+    which: impl IntoIterator<Item = usize>,
+) {
+    let mut items = Vec::new();
+    for node in which {
+        let mut inventory = nodes.inventory(node).await;
+        inventory["apiVersion"] = "extensions.agents.x-k8s.io/v1beta1".into();
+        inventory["kind"] = "NodeInventory".into();
+        items.push(inventory);
+    }
+    if items.is_empty() {
+        return;
+    }
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
     let apply = [
         "apply",
         "--server-side",
@@ -380,7 +396,7 @@ async fn publish(control_plane: &ControlPlane, nodes: Nodes, node: usize) {
     ];
     control_plane
         .kubectl()
-        .stdout_with_input(&apply, &inventory.to_string())
+        .stdout_with_input(&apply, &list)
         .await;
 }
 
@@ -417,6 +433,7 @@ fn start_sim(options: &StageOptions, kubeconfig: &Path, admin_port: u16, dir: &P
         format!("--sandboxes={}", options.sandboxes),
         format!("--templates={TEMPLATE}"),
         format!("--warm={}", options.warm),
+        format!("--api-token={NODE_TOKEN}"),
         format!(
             "--publish-period-seconds={}",
             options.publish_period.as_secs()
