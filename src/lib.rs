@@ -35,3 +35,4 @@
 pub mod api;
 pub mod meta;
 pub mod sandboxd;
+pub mod sim;
