@@ -27,7 +27,6 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
         },
         node: node.name.to_string(),
         observed_at: Some(UnixTime::from_secs(observed_at.as_second()).to_string()),
-        warm: None,
         total: i64::try_from(entries.len()).ok(),
         truncated: false,
         agent: None,
