@@ -20,6 +20,7 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
     let entries: Vec<_> = claims
         .map(|(&number, claim)| entry(number, claim, &address))
         .collect();
+    let pools = pools(daemon);
     NodeInventory {
         metadata: ObjectMeta {
             name: Some(node.name.to_string()),
@@ -31,7 +32,8 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
         truncated: false,
         agent: None,
         entries,
-        pools: pools(daemon),
+        warm: Some(pools.iter().map(|pool| pool.warm).sum()),
+        pools,
         releases: Vec::new(),
         address,
     }
