@@ -247,6 +247,20 @@ impl Status {
         status
     }
 
+    /// 413 for a patch of too many operations.
+    pub(super) fn too_many_operations(limit: usize, found: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("The allowed maximum operations in a JSON patch is {limit}, got {found}"),
+        )
+    }
+
+    /// 422 Invalid without causes.
+    pub(super) fn unprocessable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
     /// 429 TooManyRequests: nothing was done, come back after `seconds`.
     pub fn too_many_requests(message: impl Into<String>, seconds: u32) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(seconds)

@@ -1,4 +1,11 @@
 //! What a user may do.
+//!
+//! A get of one object asks about its name, and names are many: asked exactly, every first get of an object waits for
+//! kube-apiserver. So the question for any name is asked first, and its yes is taken where it covers every name. For a
+//! request that kube-apiserver passed on it does, since kube-apiserver has asked with the name already. For a direct one it
+//! does when RBAC said it: a rule without resource names allows all names, and nothing behind RBAC takes that back. Only an
+//! authorizer before RBAC that denies single names would be passed over; a cluster that has one sets
+//! `--authorization-ask-every-name`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,6 +44,9 @@ const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/livez"];
 
 const REVIEW: &str = "SubjectAccessReview";
 
+/// How RBAC's reason for a yes begins.
+const RBAC_ALLOWED: &str = "RBAC: allowed by ";
+
 /// Whether a user may do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -64,17 +74,27 @@ enum Rule {
 #[derive(Clone)]
 struct Delegated {
     client: Client,
-    answers: Arc<Answers<Decision>>,
+    answers: Arc<Answers<Verdict>>,
     metrics: AuthMetrics,
+    ask_every_name: bool,
+}
+
+/// A decision, and whether RBAC made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Verdict {
+    decision: Decision,
+    by_rbac: bool,
 }
 
 impl Authorizer {
-    /// Asks kube-apiserver through `client`, which repeats nothing by itself ([`super::write_client`]).
-    pub fn delegated(client: Client, metrics: AuthMetrics) -> Self {
+    /// Asks kube-apiserver through `client`, which repeats nothing by itself ([`super::write_client`]). `ask_every_name`: a
+    /// direct request for a named object is always asked with the name.
+    pub fn delegated(client: Client, ask_every_name: bool, metrics: AuthMetrics) -> Self {
         Self(Rule::Delegated(Delegated {
             client,
             answers: Answers::new(MAX_ANSWERS),
             metrics,
+            ask_every_name,
         }))
     }
 
@@ -86,9 +106,8 @@ impl Authorizer {
     /// Whether `user` may do what `attributes` describe. Takes a microsecond when the answer is known and at most 10 s else; an
     /// answer counts for 10 s.
     ///
-    /// A request of [`Origin::Proxied`] for a named object is allowed by an allow for objects of any name, which is asked for
-    /// first: kube-apiserver has asked with the name already, and so one answer serves all names. Other requests are asked
-    /// exactly.
+    /// A request for a named object is allowed by a yes for objects of any name that covers this one, which is asked for first;
+    /// see the header. Otherwise it is asked exactly.
     ///
     /// # Errors
     /// When kube-apiserver could not be asked: the request fails, and is never allowed.
@@ -104,18 +123,30 @@ impl Authorizer {
         if needs_no_review(user, attributes) {
             return Ok(Decision::Allow);
         }
-        if origin == Origin::Proxied
-            && let Some(of_any_name) = attributes.without_name()
-            && delegated.decide(user, &of_any_name).await? == Decision::Allow
+        if let Some(of_any_name) = attributes
+            .without_name()
+            .filter(|_| delegated.asks_first(origin))
         {
-            return Ok(Decision::Allow);
+            let verdict = delegated.decide(user, &of_any_name).await?;
+            if verdict.decision == Decision::Allow && (origin == Origin::Proxied || verdict.by_rbac)
+            {
+                return Ok(Decision::Allow);
+            }
         }
-        delegated.decide(user, attributes).await
+        delegated
+            .decide(user, attributes)
+            .await
+            .map(|verdict| verdict.decision)
     }
 }
 
 impl Delegated {
-    async fn decide(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<Decision> {
+    /// Whether an answer for any name could be enough.
+    fn asks_first(&self, origin: Origin) -> bool {
+        origin == Origin::Proxied || !self.ask_every_name
+    }
+
+    async fn decide(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<Verdict> {
         let (key, length) = attributes.key(user);
         if let Some(known) = self.answers.get(&key) {
             self.metrics.answers_from_cache.inc();
@@ -126,18 +157,17 @@ impl Delegated {
         self.answers.ask(key, ask).await
     }
 
-    async fn ask(self, spec: SubjectAccessReviewSpec, may_keep: bool) -> Result<Answer<Decision>> {
+    async fn ask(self, spec: SubjectAccessReviewSpec, may_keep: bool) -> Result<Answer<Verdict>> {
         let question = SubjectAccessReview {
             spec,
             ..SubjectAccessReview::default()
         };
         let answer = review(self.client, question, REVIEW, self.metrics).await?;
-        let value = Decision::from(
-            answer
-                .status
-                .ok_or(Error::ReviewWithoutStatus { review: REVIEW })?,
-        );
-        let keep = match value {
+        let status = answer
+            .status
+            .ok_or(Error::ReviewWithoutStatus { review: REVIEW })?;
+        let value = Verdict::from(status);
+        let keep = match value.decision {
             _ if !may_keep => Duration::ZERO,
             Decision::Allow => KEEP_ALLOW,
             Decision::Deny { .. } => KEEP_DENY,
@@ -149,6 +179,17 @@ impl Delegated {
 impl std::fmt::Debug for Delegated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Delegated").finish_non_exhaustive()
+    }
+}
+
+impl From<SubjectAccessReviewStatus> for Verdict {
+    fn from(status: SubjectAccessReviewStatus) -> Self {
+        let reason = status.reason.as_deref().unwrap_or_default();
+        let by_rbac = status.allowed && reason.starts_with(RBAC_ALLOWED);
+        Self {
+            by_rbac,
+            decision: status.into(),
+        }
     }
 }
 

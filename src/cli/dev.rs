@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::Args;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::mpsc};
 use uuid::Uuid;
 
 use super::server::{Access, Process};
@@ -21,7 +21,7 @@ use crate::{
     api::{PoolKey, Token},
     auth::{Authenticator, Authorizer, UserInfo},
     fleet::{Fleet, HealthLimits},
-    inventory,
+    inventory::{Publication, Source, Update},
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::Sequencer,
     serving::{CertificateAuthority, ServingMetrics, TlsMaterial},
@@ -32,6 +32,8 @@ use crate::{
 
 /// Time between two publications of the simulated nodes, as slow as a real agent's without a feed.
 const PUBLISH_PERIOD: Duration = Duration::from_secs(30);
+/// Publications on their way to the index.
+const CHANNEL: usize = 16;
 const TASKS_PATIENCE: Duration = Duration::from_secs(2);
 /// Templates that the nodes keep warm.
 const TEMPLATES: [&str; 2] = ["python:3.12", "node:22"];
@@ -100,24 +102,21 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         token: TokenSource::Fixed(node_token),
         ca_file: None,
     })?;
-    let gateway = process.gateway(fleet.clone(), daemons.clone());
-    process.open(access(&token), fleet.clone(), gateway.clone())?;
-    let (source, updates_tx) = inventory::Source::channel();
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let options = inventory::Options {
-        node_address_cidrs: vec![loopback.into()],
-        ..inventory::Options::default()
-    };
-    inventory::start(
-        source,
-        fleet,
-        daemons,
-        options,
-        &process.readiness,
-        &metrics,
+    let inventory = process.inventory(fleet.clone(), daemons.clone(), vec![loopback.into()]);
+    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
+    process.open(access(&token), fleet, gateway.clone())?;
+    let (inventories_tx, inventories) = mpsc::channel(CHANNEL);
+    let (_, no_nodes) = mpsc::channel(1);
+    process.follow(
+        &inventory,
+        Source::InProcess {
+            inventories,
+            nodes: no_nodes,
+        },
         &mut tasks,
     );
-    tasks.spawn("publisher", publish(nodes, updates_tx));
+    tasks.spawn("publisher", publish(nodes, inventories_tx));
 
     let kubeconfig = args.dir.join("kubeconfig");
     write_kubeconfig(&kubeconfig, port, authority.certificate(), &token)?;
@@ -138,21 +137,36 @@ fn pool(template: &str) -> PoolKey {
 }
 
 /// Publishes what the nodes hold, as agents would. The nodes live as long as this.
-async fn publish(nodes: sim::Fleet, updates_tx: inventory::UpdateSender) {
+async fn publish(nodes: sim::Fleet, inventories_tx: mpsc::Sender<Update<Publication>>) {
     let mut ticks = tokio::time::interval(PUBLISH_PERIOD);
+    ticks.tick().await;
+    let first = publications(&nodes).into_iter().map(Update::Listed);
+    let first: Vec<_> = first.chain([Update::ListEnds]).collect();
+    for update in first {
+        if inventories_tx.send(update).await.is_err() {
+            return;
+        }
+    }
     loop {
         ticks.tick().await;
-        for inventory in nodes.inventories() {
-            if updates_tx
-                .send(inventory::Update::Published(Box::new(inventory)))
+        for publication in publications(&nodes) {
+            if inventories_tx
+                .send(Update::Applied(publication))
                 .await
                 .is_err()
             {
                 return;
             }
         }
-        let _ = updates_tx.send(inventory::Update::Listed).await;
     }
+}
+
+/// The inventories by way of their JSON, which is how they come from a cluster too.
+fn publications(nodes: &sim::Fleet) -> Vec<Publication> {
+    let inventories = nodes.inventories().into_iter();
+    let json = inventories.filter_map(|inventory| serde_json::to_vec(&inventory).ok());
+    json.filter_map(|json| Publication::decode(&json).ok())
+        .collect()
 }
 
 async fn wait_until_ready(process: &Process) {

@@ -16,7 +16,7 @@ use crate::{
         write_client,
     },
     fleet::{Fleet, HealthLimits},
-    inventory,
+    inventory::Source,
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::{LeaseOptions, Sequencer, own_namespace},
     serving::{CertificateFiles, ServingMetrics, TlsMaterial},
@@ -67,6 +67,9 @@ pub(super) struct ServeArgs {
     /// Start although the ConfigMap extension-apiserver-authentication cannot be read; until it can, no certificate is trusted.
     #[arg(long)]
     authentication_tolerate_lookup_failure: bool,
+    /// Ask for every name of a direct request, for clusters where an authorizer before RBAC denies single names.
+    #[arg(long)]
+    authorization_ask_every_name: bool,
     /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
     #[arg(long, default_value_t = 3)]
     shutdown_delay_seconds: u64,
@@ -137,23 +140,14 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             .map_or(TokenSource::Absent, TokenSource::File),
         ca_file: args.sandboxd_ca_file.clone(),
     })?;
-    let gateway = process.gateway(fleet.clone(), daemons.clone());
-    process.open(access, fleet.clone(), gateway.clone())?;
-    let source = inventory::Source::cluster(reader);
-    let options = inventory::Options {
-        node_address_cidrs: args.node_address_cidrs.clone(),
-        ..inventory::Options::default()
-    };
-    inventory::start(
-        source,
-        fleet,
-        daemons,
-        options,
-        &process.readiness,
-        &metrics,
-        &mut tasks,
+    let inventory = process.inventory(
+        fleet.clone(),
+        daemons.clone(),
+        args.node_address_cidrs.clone(),
     );
-
+    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
+    process.open(access, fleet, gateway.clone())?;
+    process.follow(&inventory, Source::Cluster(reader), &mut tasks);
     let asked_to_end = asked.clone();
     tasks.spawn("lease guard", async move {
         lost.cancelled().await;
@@ -240,7 +234,11 @@ async fn access(
             args.anonymous_auth,
             counters.clone(),
         ),
-        authorizer: Authorizer::delegated(writer.clone(), counters),
+        authorizer: Authorizer::delegated(
+            writer.clone(),
+            args.authorization_ask_every_name,
+            counters,
+        ),
         namespaces: Namespaces::follow(
             reader.clone(),
             tasks,

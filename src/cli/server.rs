@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use ipnet::IpNet;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -12,10 +13,11 @@ use crate::{
     auth::{Authenticator, Authorizer},
     fleet::Fleet,
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
+    inventory::{Inventory, InventoryMetrics, Options, Source},
     resources::{KUBERNETES_VERSION, Sandboxes, sandbox_definition},
     sandboxd::Client,
     serving::{self, ServeOptions, ServingMetrics, TlsMaterial, Transport},
-    telemetry::{Metrics, Readiness},
+    telemetry::{Metrics, Readiness, Tasks},
 };
 
 /// How long calls to nodes that are under way may take at the end.
@@ -111,14 +113,48 @@ impl Process {
     }
 
     /// A gateway whose own tasks run until requests are refused.
-    pub(super) fn gateway(&self, fleet: Arc<Fleet>, daemons: Client) -> Gateway {
+    pub(super) fn gateway(
+        &self,
+        fleet: Arc<Fleet>,
+        inventory: Inventory,
+        daemons: Client,
+    ) -> Gateway {
         let metrics = GatewayMetrics::register(&self.metrics);
         Gateway::start(
             fleet,
+            inventory,
             daemons,
             GatewayOptions::default(),
             metrics,
             self.closing.clone(),
+        )
+    }
+
+    /// Follows the nodes until the process ends.
+    pub(super) fn follow(&self, inventory: &Inventory, source: Source, tasks: &mut Tasks) {
+        let ready = self.readiness.check("inventory");
+        tasks.spawn(
+            "inventory",
+            inventory.clone().run(source, ready, self.asked.clone()),
+        );
+    }
+
+    /// The nodes as the inventories tell of them.
+    pub(super) fn inventory(
+        &self,
+        fleet: Arc<Fleet>,
+        daemons: Client,
+        node_address_cidrs: Vec<IpNet>,
+    ) -> Inventory {
+        let options = Options {
+            node_address_cidrs,
+            ..Options::default()
+        };
+        Inventory::new(
+            fleet,
+            daemons,
+            options,
+            InventoryMetrics::register(&self.metrics),
         )
     }
 

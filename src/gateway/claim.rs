@@ -15,6 +15,9 @@ use crate::{
 
 /// Nodes asked for one claim before it is given up.
 const MAX_ATTEMPTS: usize = 6;
+/// Nodes asked what is warm, when none is known to have anything: a publication may be half a minute old, and a pool refills
+/// in less.
+const ASKED: usize = 4;
 /// Addresses of one redirect that are tried.
 const MAX_REDIRECTS: usize = 3;
 /// How long a node is asked, right after its answer broke off, whether it granted the claim.
@@ -227,7 +230,10 @@ impl Claim {
         if let Some(placement) = fleet.place(&self.order.pool, &self.tried) {
             return Some(placement);
         }
-        self.gateway.refresh(&self.order.pool).await;
+        let keepers = fleet.keepers(&self.order.pool, ASKED);
+        let inventory = &self.gateway.inner.inventory;
+        futures::future::join_all(keepers.iter().map(|keeper| inventory.refresh(&keeper.node)))
+            .await;
         fleet.place(&self.order.pool, &self.tried)
     }
 

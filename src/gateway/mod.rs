@@ -14,7 +14,6 @@ mod fork;
 mod joint;
 mod lifecycle;
 mod metrics;
-mod refresh;
 mod release;
 mod renew;
 mod route;

@@ -71,7 +71,7 @@ impl Gateway {
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
         let sandbox = &record.value;
         if sandbox.gone {
-            return Ok(self.forget(record));
+            return Ok(self.forget(&record));
         }
         let answer = match self.address_of(sandbox) {
             Err(_) => None,
@@ -80,7 +80,7 @@ impl Gateway {
         match answer {
             Some(Answer::Gone) => {
                 self.inner.metrics.called("release", true);
-                return Ok(self.forget(record));
+                return Ok(self.forget(&record));
             }
             Some(Answer::Open(error @ sandboxd::Error::NoToken { .. })) => {
                 return Err(Error::of_call(&sandbox.node, &key_of(sandbox), error));
@@ -170,7 +170,7 @@ impl Gateway {
         };
         match answer {
             Answer::Gone => {
-                self.inner.fleet.released(&node, &claim);
+                self.inner.fleet.released(&node, &claim, Now::read());
                 self.inner.owed.debts.lock().remove(&(node, claim));
                 self.owed_changed();
             }
@@ -195,13 +195,23 @@ impl Gateway {
         }
     }
 
-    fn forget(&self, record: Arc<Stored<Sandbox>>) -> Released {
-        let key = (record.value.node.clone(), record.value.claim.clone());
-        let last = self.inner.fleet.released(&key.0, &key.1);
-        if self.inner.owed.debts.lock().remove(&key).is_some() {
+    fn forget(&self, record: &Arc<Stored<Sandbox>>) -> Released {
+        let (node, claim) = (&record.value.node, &record.value.claim);
+        let last = self.inner.fleet.released(node, claim, Now::read());
+        if self
+            .inner
+            .owed
+            .debts
+            .lock()
+            .remove(&(node.clone(), claim.clone()))
+            .is_some()
+        {
             self.owed_changed();
         }
-        Released::Gone(last.unwrap_or(record))
+        match last {
+            Some(held) if held.value.gone && held.value.has_finalizers() => Released::Pending(held),
+            last => Released::Gone(last.unwrap_or_else(|| record.clone())),
+        }
     }
 
     fn owed_changed(&self) {

@@ -1,14 +1,15 @@
 //! Leases longer than a daemon gives at once, renewed until the user's shutdown time.
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use super::Gateway;
+use super::{Error, Gateway, Result, route::key_of};
 use crate::{
     api::{ClaimId, NodeName},
     fleet::Sandbox,
     meta::UnixTime,
+    store::Stored,
 };
 
 /// Time between two looks at the leases.
@@ -27,7 +28,7 @@ pub(super) struct Renewals {
 
 impl Gateway {
     /// Sees to it that the lease reaches the user's shutdown time.
-    pub(super) fn renew_if_needed(&self, sandbox: &Sandbox) {
+    pub fn renew_if_needed(&self, sandbox: &Sandbox) {
         let shutdown = sandbox.user.as_ref().and_then(|user| user.shutdown_time);
         if let (Some(deadline), Some(shutdown)) = (sandbox.deadline, shutdown)
             && shutdown > deadline
@@ -37,6 +38,37 @@ impl Gateway {
                 (deadline.as_secs() - margin).max(UnixTime::now().as_secs() + 1),
             );
             self.push(at, sandbox);
+        }
+    }
+
+    /// Makes the lease end at `until`, or as late as the node grants; the rest of the way is renewed in time.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn renew_until(
+        &self,
+        record: Arc<Stored<Sandbox>>,
+        until: UnixTime,
+    ) -> Result<Arc<Stored<Sandbox>>> {
+        let sandbox = &record.value;
+        let address = self.address_of(sandbox)?;
+        let renewed = self
+            .daemon(&address)
+            .renew(&sandbox.claim, until.since(UnixTime::now()))
+            .await;
+        self.inner.metrics.called("renew", renewed.is_ok());
+        match renewed {
+            Ok(deadline) => {
+                let renewed =
+                    self.inner
+                        .fleet
+                        .set_deadline(&sandbox.node, &sandbox.claim, deadline);
+                renewed.ok_or_else(|| Error::Gone {
+                    node: sandbox.node.clone(),
+                    key: key_of(sandbox),
+                })
+            }
+            Err(error) => Err(self.refused(sandbox, &address, error).await),
         }
     }
 

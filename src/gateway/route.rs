@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Error, GatewayMetrics, Result, joint::Joint, refresh::Refresher, release::Owed,
-    renew::Renewals, snapshot::Snapshot,
+    Error, GatewayMetrics, Result, joint::Joint, release::Owed, renew::Renewals, snapshot::Snapshot,
 };
 use crate::{
     api::{NodeAddress, SandboxKey},
     fleet::{Fleet, Sandbox},
+    inventory::Inventory,
     sandboxd::{Client, Node},
     store::Stored,
 };
@@ -61,7 +61,7 @@ pub(super) struct Inner {
     pub(super) snapshots: Joint<Snapshot>,
     pub(super) owed: Owed,
     pub(super) renewals: Renewals,
-    pub(super) refresher: Refresher,
+    pub(super) inventory: Inventory,
 }
 
 impl std::fmt::Debug for Gateway {
@@ -76,6 +76,7 @@ impl Gateway {
     /// A gateway to the nodes of `fleet`. Its own tasks run until `shutdown`.
     pub fn start(
         fleet: Arc<Fleet>,
+        inventory: Inventory,
         daemons: Client,
         options: GatewayOptions,
         metrics: GatewayMetrics,
@@ -92,7 +93,7 @@ impl Gateway {
             snapshots: Joint::default(),
             owed: Owed::default(),
             renewals: Renewals::default(),
-            refresher: Refresher::default(),
+            inventory,
         });
         let gateway = Self { inner };
         gateway.spawn_until_shutdown(Self::collect_debts(gateway.clone()));

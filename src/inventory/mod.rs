@@ -1,95 +1,43 @@
-//! temporary
-#![allow(missing_docs)]
-use crate::{api::*, fleet::*, sandboxd::Client, telemetry::*};
-use std::sync::Arc;
-pub enum Update {
-    Published(Box<NodeInventory>),
-    Listed,
-}
-pub type UpdateSender = tokio::sync::mpsc::Sender<Update>;
-pub enum Source {
-    Channel(tokio::sync::mpsc::Receiver<Update>),
-    Cluster(kube::Client),
-}
-impl Source {
-    pub fn channel() -> (Self, UpdateSender) {
-        let (tx, rx) = tokio::sync::mpsc::channel(16);
-        (Self::Channel(rx), tx)
-    }
-    pub fn cluster(c: kube::Client) -> Self {
-        Self::Cluster(c)
-    }
-}
-#[derive(Default)]
-pub struct Options {
-    pub node_address_cidrs: Vec<ipnet::IpNet>,
-}
-pub fn start(
-    source: Source,
-    fleet: Arc<Fleet>,
-    _d: Client,
-    _o: Options,
-    readiness: &Readiness,
-    _m: &Metrics,
-    tasks: &mut Tasks,
-) {
-    let check = readiness.check("inventory");
-    let Source::Channel(mut rx) = source else {
-        return;
-    };
-    tasks.spawn("inventory", async move {
-        while let Some(update) = rx.recv().await {
-            match update {
-                Update::Listed => check.pass(),
-                Update::Published(i) => {
-                    let node: NodeName = i.node.as_str().into();
-                    let rows = i
-                        .entries
-                        .iter()
-                        .map(|e| Row {
-                            claim: e.id.as_str().into(),
-                            claim_ref: e.claim_ref.as_str().into(),
-                            phase: Phase::parse(&e.phase),
-                            deadline: e.deadline.as_ref().and_then(|t| t.parse().ok()),
-                            claimed_at: e.claimed_at.as_ref().and_then(|t| t.parse().ok()),
-                            pool: Some(PoolKey {
-                                template: e.template.as_str().into(),
-                                net: e.net.as_str().into(),
-                                size: e.size.as_str().into(),
-                            }),
-                            address: e.addr.as_str().into(),
-                            from_checkpoint: None,
-                            metadata: Default::default(),
-                        })
-                        .collect();
-                    let pools = i
-                        .pools
-                        .iter()
-                        .map(|p| Pool {
-                            key: PoolKey {
-                                template: p.template.as_str().into(),
-                                net: p.net.as_str().into(),
-                                size: p.size.as_str().into(),
-                            },
-                            warm: p.warm as u32,
-                            target: p.target as u32,
-                        })
-                        .collect();
-                    fleet.publish(
-                        &node,
-                        &Report {
-                            address: i.address.parse().ok(),
-                            rows,
-                            pools: Some(pools),
-                            complete: true,
-                            published_since: crate::meta::UnixTime::now(),
-                        },
-                        true,
-                        true,
-                        Now::read(),
-                    );
-                }
-            }
-        }
-    });
-}
+//! What the nodes publish and say, merged into the index.
+//!
+//! One task takes in the watches of `NodeInventory` and `Node`, the daemons' answers and the clock, in order. The merge rule is
+//! the index's; decided here:
+//!
+//! - An inventory is read leniently and in one pass: a bad entry costs itself and the meaning of absence, a bad field of the
+//!   object costs that field. Nothing a publisher writes stops the watch or empties the list, and all of it is counted.
+//! - No copy: an inventory is merged and dropped. Rows that wait for a node's answer are bounded by taking no more in.
+//! - A node is read once when its address becomes known, and when its inventory leaves something open; until the first list is
+//!   in and read the server is not ready. A node that does not answer keeps what it has.
+//! - A list that names a node no more is confirmed by a read of that object before its sandboxes go, for a list may be older
+//!   than what was told before.
+//! - Only the publisher's own write counts as a sign of life: `observedAt` moved, or, without that field, anything but the
+//!   server's own `releases`.
+//! - Our token goes only to an address in a configured network or one that the Node of that name has itself.
+
+mod address;
+mod answers;
+mod cluster_node;
+mod complaints;
+mod daemons;
+mod entries;
+mod error;
+mod fields;
+mod follow;
+mod handle;
+mod lenient;
+mod metrics;
+mod options;
+mod publication;
+mod reads;
+mod rejection;
+mod roster;
+mod update;
+mod watch;
+
+pub use cluster_node::ClusterNode;
+pub use error::{Error, Result};
+pub use handle::Inventory;
+pub use metrics::InventoryMetrics;
+pub use options::Options;
+pub use publication::Publication;
+pub use update::{Source, Update};

@@ -133,6 +133,8 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             "deletecollection",
             "get",
             "list",
+            "patch",
+            "update",
             "watch",
         ],
         versions: vec![Version {

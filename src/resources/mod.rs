@@ -11,6 +11,7 @@ mod error;
 mod order;
 mod sandbox;
 mod subresource;
+mod update;
 
 pub use crds::stored_kinds;
 pub use definition::{KUBERNETES_VERSION, sandbox_definition};

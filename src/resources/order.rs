@@ -31,9 +31,7 @@ pub(super) fn order(
     let pool = pool_key_for(source)
         .map_err(|error| causes.push(invalid(&error.field, &error.reason)))
         .ok();
-    let shutdown_time = object["spec"]["shutdownTime"]
-        .as_str()
-        .and_then(|text| text.parse::<UnixTime>().ok());
+    let shutdown_time = shutdown_time(object);
     if shutdown_time.is_some_and(|time| time <= now) {
         causes.push(invalid("spec.shutdownTime", "must be in the future"));
     }
@@ -50,7 +48,7 @@ pub(super) fn order(
             key: SandboxKey::new(create.key.namespace.clone(), create.key.name.clone()),
             pool,
             ttl,
-            user: Arc::new(user_part(object, shutdown_time)),
+            user: Arc::new(user_part(object)),
         }),
         _ => Err(Status::invalid(
             definition.group,
@@ -61,10 +59,10 @@ pub(super) fn order(
     }
 }
 
-/// Tells the client what becomes of what it sent, where that is not what it may expect.
-pub(super) fn warn(context: &Context, create: &Create, order: &ClaimOrder) {
+/// Tells the client which of its keys are dropped.
+pub(super) fn warn_reserved(context: &Context, object: &Value) {
     for map in ["annotations", "labels"] {
-        let sent = create.object["metadata"][map].as_object();
+        let sent = object["metadata"][map].as_object();
         for key in sent
             .into_iter()
             .flat_map(|map| map.keys())
@@ -75,16 +73,23 @@ pub(super) fn warn(context: &Context, create: &Create, order: &ClaimOrder) {
             ));
         }
     }
-    let user = &order.user;
-    if !(user.labels.is_empty() && user.annotations.is_empty() && user.owner_references.is_empty())
-        || user.shutdown_time.is_some()
-    {
-        context.warn("the node runs no agent: labels, annotations, ownerReferences and spec do not survive a restart of this server");
+}
+
+/// Tells the client what of its object would be forgotten.
+pub(super) fn warn_memory_only(context: &Context, user: &UserPart) {
+    let metadata = [
+        user.labels.is_empty(),
+        user.annotations.is_empty(),
+        user.owner_references.is_empty(),
+        user.finalizers.is_empty(),
+    ];
+    if metadata.contains(&false) || user.shutdown_time.is_some() {
+        context.warn("the node runs no agent: what this object says beside its node's facts does not survive a restart of this server");
     }
 }
 
 /// What is kept of the object as its user's part.
-fn user_part(object: &Value, shutdown_time: Option<UnixTime>) -> UserPart {
+pub(super) fn user_part(object: &Value) -> UserPart {
     let metadata = &object["metadata"];
     let mut spec = object["spec"].clone();
     let policy = match spec["shutdownPolicy"].as_str() {
@@ -112,11 +117,17 @@ fn user_part(object: &Value, shutdown_time: Option<UnixTime>) -> UserPart {
             }
             _ => "".into(),
         },
-        spec: spec.to_string().into(),
-        generation: 1,
-        shutdown_time,
+        finalizers: metadata["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|finalizer| Some(finalizer.as_str()?.into()))
+            .collect(),
+        managed_fields: "".into(),
+        generation: metadata["generation"].as_i64().unwrap_or(1),
+        shutdown_time: shutdown_time(object),
         shutdown_policy: policy,
-        ..UserPart::default()
+        spec: spec.to_string().into(),
     }
 }
 
@@ -143,15 +154,6 @@ fn unsupported(object: &Value, annotations: &BTreeMap<String, String>) -> Vec<St
             field: field.to_owned(),
         });
     };
-    if object["metadata"]["finalizers"]
-        .as_array()
-        .is_some_and(|finalizers| !finalizers.is_empty())
-    {
-        forbid(
-            "metadata.finalizers",
-            "objects cannot be updated yet, so no finalizer could be removed",
-        );
-    }
     if object["spec"]["operatingMode"] == "Suspended" {
         forbid(
             "spec.operatingMode",
@@ -165,6 +167,11 @@ fn unsupported(object: &Value, annotations: &BTreeMap<String, String>) -> Vec<St
         );
     }
     causes
+}
+
+/// `spec.shutdownTime`.
+pub(super) fn shutdown_time(object: &Value) -> Option<UnixTime> {
+    object["spec"]["shutdownTime"].as_str()?.parse().ok()
 }
 
 fn texts(map: &Value) -> BTreeMap<String, String> {

@@ -9,12 +9,15 @@ use super::{
     definition::{ACTIONS, Action},
     encode,
     error::status,
-    order::{order, warn},
-    subresource,
+    order::{order, warn_memory_only, warn_reserved},
+    subresource, update,
 };
 use crate::{
     api::labels,
-    apiserver::{Context, Create, Created, Definition, Deleted, Invoke, Invoked, Resource, Status},
+    apiserver::{
+        Context, Create, Created, Definition, Deleted, Dependents, Invoke, Invoked, NotUpdated,
+        Resource, Status, Update,
+    },
     fleet::{Fleet, Sandbox},
     gateway::{Gateway, Released},
     meta::{ResourceVersion, UnixTime},
@@ -99,7 +102,8 @@ impl Resource for Sandboxes {
 
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
         let order = order(&self.definition, &create, UnixTime::now())?;
-        warn(context, &create, &order);
+        warn_reserved(context, &create.object);
+        warn_memory_only(context, &order.user);
         let default_lease = order.ttl.is_none();
         let claimed = self.gateway.claim(order).await;
         let claimed =
@@ -116,11 +120,45 @@ impl Resource for Sandboxes {
         })
     }
 
+    fn keep_own(&self, context: &Context, old: &Value, new: &mut Value) {
+        let changed =
+            |map: &str, key: &str| new["metadata"][map].get(key) != old["metadata"][map].get(key);
+        for map in ["annotations", "labels"] {
+            let sent = new["metadata"][map]
+                .as_object()
+                .into_iter()
+                .flat_map(|map| map.keys());
+            for key in sent.filter(|key| labels::is_reserved(key) && changed(map, key)) {
+                context.warn(format!(
+                    "metadata.{map}[{key}]: dropped, this key is set by the server"
+                ));
+            }
+        }
+        update::keep_own(old, new);
+    }
+
+    fn validate_update(&self, update: &Update<Sandbox>) -> Result<(), Status> {
+        update::validate(self, update)
+    }
+
+    async fn update(
+        &self,
+        context: &Context,
+        update: Update<Sandbox>,
+    ) -> Result<Arc<Stored<Sandbox>>, NotUpdated> {
+        update::update(self, context, update).await
+    }
+
     async fn delete(
         &self,
         _context: &Context,
         object: Arc<Stored<Sandbox>>,
+        dependents: Dependents,
     ) -> Result<Deleted<Sandbox>, Status> {
+        let object = match dependents.finalizer() {
+            Some(finalizer) => update::with_finalizer(self, object, finalizer),
+            None => object,
+        };
         let name = object.value.name.clone();
         match self.gateway.release(object).await {
             Ok(Released::Gone(last)) => Ok(Deleted::Gone(last)),

@@ -334,7 +334,9 @@ async fn direct_callers_are_known_by_certificate_and_token() {
 async fn rbac_decides() {
     let control_plane = control_plane::shared();
     let client = delegate(&control_plane, "auth-rbac").await;
-    let authorizer = Authorizer::delegated(client, AuthMetrics::default());
+    let authorizers = [false, true].map(|ask_every_name| {
+        Authorizer::delegated(client.clone(), ask_every_name, AuthMetrics::default())
+    });
     let namespace = control_plane.create_namespace("rbac").await;
     let verbs = ["get", "list", "watch"];
     may(&control_plane, "rbac-all", &verbs, &namespace, &[]).await;
@@ -380,17 +382,20 @@ async fn rbac_decides() {
     ] {
         let who = UserInfo::new(user, &["system:authenticated"]);
         for origin in [Origin::Direct, Origin::Proxied] {
-            let decision = authorizer
-                .authorize(&who, &Attributes::Resource(attributes), origin)
-                .await
-                .unwrap();
-            assert_eq!(
-                decision == Decision::Allow,
-                allowed,
-                "{user} {attributes:?}"
-            );
+            for authorizer in &authorizers {
+                let decision = authorizer
+                    .authorize(&who, &Attributes::Resource(attributes), origin)
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    decision == Decision::Allow,
+                    allowed,
+                    "{user} {attributes:?}"
+                );
+            }
         }
     }
+    let [authorizer, _] = authorizers;
     let version = Attributes::NonResource {
         verb: "get",
         path: "/version",
@@ -421,6 +426,7 @@ async fn who_may_not_ask_for_reviews_lets_nobody_in() {
     let control_plane = control_plane::shared();
     let authorizer = Authorizer::delegated(
         once(&control_plane, "auth-powerless").await,
+        false,
         AuthMetrics::default(),
     );
     let who = UserInfo::new("anybody", &["system:authenticated"]);
@@ -441,7 +447,7 @@ async fn who_may_not_ask_for_reviews_lets_nobody_in() {
 async fn impersonation_needs_a_right_for_every_item() {
     let control_plane = control_plane::shared();
     let client = delegate(&control_plane, "auth-impersonation").await;
-    let authorizer = Authorizer::delegated(client, AuthMetrics::default());
+    let authorizer = Authorizer::delegated(client, false, AuthMetrics::default());
     let kubectl = control_plane.kubectl();
     let caller = "impersonator";
     let rules = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": caller}, "rules": [

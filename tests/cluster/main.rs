@@ -15,6 +15,7 @@ mod pki;
 mod process;
 mod rbac;
 mod sequencer;
+mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
 mod users;

@@ -81,7 +81,7 @@ impl Reviewer {
     }
 
     fn authorizer(&self) -> Authorizer {
-        Authorizer::delegated(self.client.clone(), AuthMetrics::default())
+        Authorizer::delegated(self.client.clone(), false, AuthMetrics::default())
     }
 }
 

@@ -233,9 +233,7 @@ fn set_names(
         metadata.insert("namespace".to_owned(), namespace.into());
     }
     for uid in merge_equal_owners(object) {
-        request.context.warn(format!(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
-        ));
+        request.context.warn(duplicate_owner(&uid));
     }
     Ok(())
 }
@@ -311,6 +309,13 @@ pub(super) fn refuse(definition: &Definition, name: &str, denied: Denied) -> Sta
             Status::internal(&denied)
         }
     }
+}
+
+/// The warning for an owner reference that is there twice.
+pub(super) fn duplicate_owner(uid: &str) -> String {
+    format!(
+        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
+    )
 }
 
 fn name(object: &Value) -> &str {
