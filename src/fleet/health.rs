@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fleet, Health, Now, Phase, Sandbox, index::State};
+use super::{Fleet, Health, Now, Phase, Sandbox, index::State, node::Node};
 use crate::{
     api::{NodeAddress, NodeName},
     meta::UnixTime,
@@ -72,12 +72,21 @@ impl Fleet {
 
     /// Notes whether a node says that it is draining.
     pub fn set_draining(&self, node: &NodeName, draining: bool) {
+        self.set_closed(node, |known| &mut known.draining, draining);
+    }
+
+    /// Notes whether an operator cordoned a node.
+    pub fn set_cordoned(&self, node: &NodeName, cordoned: bool) {
+        self.set_closed(node, |known| &mut known.cordoned, cordoned);
+    }
+
+    fn set_closed(&self, name: &NodeName, reason: fn(&mut Node) -> &mut bool, closed: bool) {
         let mut state = self.lock();
-        let Some(known) = state.nodes.get_mut(node) else {
+        let Some(known) = state.nodes.get_mut(name) else {
             return;
         };
-        if std::mem::replace(&mut known.draining, draining) != draining {
-            state.enlist_all(node);
+        if std::mem::replace(reason(known), closed) != closed {
+            state.enlist_all(name);
         }
     }
 }

@@ -678,6 +678,35 @@ fn stale_draining_and_tried_nodes_get_nothing() {
     assert!(bench.fleet.place(&pool, &[]).is_none());
 }
 
+#[test]
+fn a_cordoned_node_gets_nothing_until_both_reasons_are_gone() {
+    let bench = Bench::new();
+    let (node, pool) = (NodeName::from("n1"), mk_pool_key());
+    let report = Report {
+        pools: Some(vec![Pool {
+            key: pool.clone(),
+            warm: 1_000,
+            target: 1_000,
+        }]),
+        ..mk_report(&[])
+    };
+    bench.fleet.set_cordoned(&node, true);
+    bench
+        .fleet
+        .publish(&node, &report, true, false, bench.now());
+    assert!(
+        bench.fleet.place(&pool, &[]).is_some(),
+        "a node must be known to be cordoned"
+    );
+    bench.fleet.set_cordoned(&node, true);
+    bench.fleet.set_draining(&node, true);
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    bench.fleet.set_draining(&node, false);
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    bench.fleet.set_cordoned(&node, false);
+    assert!(bench.fleet.place(&pool, &[]).is_some());
+}
+
 /// One step of a random history on two nodes, three ids each and three names.
 #[derive(Clone, Debug)]
 enum Step {
