@@ -15,7 +15,8 @@ pub struct NodeInventory {
     /// Name of the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Where the node's daemon is reached: host:port, or http(s)://host[:port]. No path, no user information.
+    /// Where the node's daemon is reached: host:port, or an http or https
+    /// origin. No path, no user information.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
     /// When the publisher read its daemon.
@@ -25,6 +26,9 @@ pub struct NodeInventory {
     /// Number of sandboxes on the node, also when the entries were cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
+    /// Sandboxes ready to be claimed, over all pools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<i64>,
     /// True when the entries are not all of them, so that absence means nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,

@@ -6,6 +6,7 @@
 mod inventory;
 mod keys;
 pub mod labels;
+mod options;
 mod pool_key;
 mod sandbox;
 mod snapshot;
@@ -14,6 +15,9 @@ mod warmpool;
 pub use inventory::{AgentEndpoint, InventoryEntry, InventoryPool, NodeInventory};
 pub use keys::{
     ClaimId, InvalidAddress, NodeAddress, NodeName, PoolKey, SandboxKey, SnapshotId, Token,
+};
+pub use options::{
+    SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions, SandboxSnapshotOptions,
 };
 pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for};
 pub use sandbox::{

@@ -191,6 +191,7 @@ pub mod v1alpha1 {
         pub pod_ips: Vec<String>,
         /// 1 while the sandbox runs, else 0.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 0))]
         pub replicas: Option<i32>,
         /// Label selector of the sandbox.
         #[serde(default, skip_serializing_if = "Option::is_none")]

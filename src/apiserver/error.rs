@@ -14,7 +14,10 @@ use crate::schema::Cause;
 ///
 /// The text is the client's to read. What only the operator should know goes to the log where it happens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Status {
+pub struct Status(Box<Refusal>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Refusal {
     code: StatusCode,
     reason: &'static str,
     message: String,
@@ -66,13 +69,13 @@ impl From<Cause> for StatusCause {
 
 impl Status {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Refusal {
             code,
             reason,
             message: message.into(),
             details: Details::default(),
             continue_token: None,
-        }
+        }))
     }
 
     /// 400 BadRequest.
@@ -108,7 +111,7 @@ impl Status {
             format!("{qualified} {name:?}")
         };
         let mut status = Self::forbidden(format!("{subject} is forbidden: {text}"));
-        status.details = Details {
+        status.0.details = Details {
             name: name.to_owned(),
             group: group.to_owned(),
             kind: resource.to_owned(),
@@ -130,8 +133,8 @@ impl Status {
             "NotFound",
             format!("{kind} {name:?} not found"),
         );
-        status.details.kind = kind.to_owned();
-        status.details.name = name.to_owned();
+        status.0.details.kind = kind.to_owned();
+        status.0.details.name = name.to_owned();
         status
     }
 
@@ -177,7 +180,7 @@ impl Status {
     /// 409 AlreadyExists for a name whose object is still going.
     pub fn being_deleted(definition: &Definition, name: &str) -> Self {
         let mut status = Self::already_exists(definition, name);
-        status.message = format!("object is being deleted: {}", status.message);
+        status.0.message = format!("object is being deleted: {}", status.0.message);
         status
     }
 
@@ -234,7 +237,7 @@ impl Status {
             "Invalid",
             format!("{subject} {name:?} is invalid: {list}"),
         );
-        status.details = Details {
+        status.0.details = Details {
             name: name.to_owned(),
             group: group.to_owned(),
             kind: kind.to_owned(),
@@ -242,6 +245,20 @@ impl Status {
             retry_after_seconds: None,
         };
         status
+    }
+
+    /// 413 for a patch of too many operations.
+    pub(super) fn too_many_operations(limit: usize, found: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("The allowed maximum operations in a JSON patch is {limit}, got {found}"),
+        )
+    }
+
+    /// 422 Invalid without causes.
+    pub(super) fn unprocessable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
     }
 
     /// 429 TooManyRequests: nothing was done, come back after `seconds`.
@@ -276,57 +293,57 @@ impl Status {
     /// verb on it.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
-        self.details.retry_after_seconds = Some(seconds);
+        self.0.details.retry_after_seconds = Some(seconds);
         self
     }
 
     /// Adds a cause.
     #[must_use]
     pub fn cause(mut self, cause: StatusCause) -> Self {
-        self.details.causes.push(cause);
+        self.0.details.causes.push(cause);
         self
     }
 
     /// Names the object it is about.
     #[must_use]
     pub fn of(mut self, definition: &Definition, name: &str) -> Self {
-        self.details.name = name.to_owned();
-        self.details.group = definition.group.to_owned();
-        self.details.kind = definition.plural.to_owned();
+        self.0.details.name = name.to_owned();
+        self.0.details.group = definition.group.to_owned();
+        self.0.details.kind = definition.plural.to_owned();
         self
     }
 
     /// Gives the client a token to go on with.
     #[must_use]
     pub(super) fn continue_with(mut self, token: String) -> Self {
-        self.continue_token = Some(token);
+        self.0.continue_token = Some(token);
         self
     }
 
     /// The HTTP status.
     pub fn code(&self) -> StatusCode {
-        self.code
+        self.0.code
     }
 
     /// The machine-readable reason.
     pub fn reason(&self) -> &'static str {
-        self.reason
+        self.0.reason
     }
 
     /// The text.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// Seconds after which the client may try again.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        self.details.retry_after_seconds
+        self.0.details.retry_after_seconds
     }
 
     /// The object on the wire.
     pub fn to_json(&self) -> Value {
         let mut metadata = Map::new();
-        if let Some(token) = &self.continue_token {
+        if let Some(token) = &self.0.continue_token {
             metadata.insert("continue".to_owned(), token.as_str().into());
         }
         let mut status = json!({
@@ -334,11 +351,11 @@ impl Status {
             "apiVersion": "v1",
             "metadata": metadata,
             "status": "Failure",
-            "message": escaped(&self.message),
-            "reason": self.reason,
-            "code": self.code.as_u16(),
+            "message": escaped(&self.0.message),
+            "reason": self.0.reason,
+            "code": self.0.code.as_u16(),
         });
-        if let Some(details) = self.details.to_json() {
+        if let Some(details) = self.0.details.to_json() {
             status["details"] = details;
         }
         status
@@ -390,7 +407,7 @@ impl fmt::Display for StatusCause {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 

@@ -10,6 +10,7 @@
 mod body;
 mod context;
 mod discovery;
+mod entrance;
 mod error;
 mod form;
 mod limits;
@@ -26,10 +27,11 @@ mod verbs;
 
 pub use body::{Body, Interrupted};
 pub use context::Context;
+pub use entrance::Entrance;
 pub use error::{Status, StatusCause};
 pub use metrics::ApiMetrics;
 pub use resource::{
-    Column, Create, Created, Definition, Deleted, Invoke, Invoked, ObjectType, Resource,
-    Subresource, Version,
+    Column, Create, Created, Definition, Deleted, Dependents, Invoke, Invoked, NotUpdated,
+    ObjectType, Resource, Subresource, Update, Version,
 };
 pub use server::{ApiServer, Builder, ProductInfo};

@@ -14,8 +14,8 @@ use super::{
     query::Query,
 };
 use crate::schema::{
-    self, Document, Info, ObjectDoc, ResourceDoc, SubresourceDoc, SubresourceOperation, Verb,
-    openapi_v2, openapi_v3,
+    self, Document, Info, ObjectDoc, PatchType, ResourceDoc, SubresourceDoc, SubresourceOperation,
+    Verb, openapi_v2, openapi_v3,
 };
 
 /// How long a document under its own hash may be kept: it never changes.
@@ -137,7 +137,10 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             .into_iter()
             .filter(|verb| definition.supports(verb.as_str()))
             .collect(),
-        patch_types: Vec::new(),
+        patch_types: match definition.supports("patch") {
+            true => vec![PatchType::Json, PatchType::Merge],
+            false => Vec::new(),
+        },
         subresources: subresources.collect(),
     }
 }

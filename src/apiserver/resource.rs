@@ -46,35 +46,38 @@ pub struct Version {
     pub name: &'static str,
     /// What objects look like.
     pub object: ObjectType,
+    /// The same, for checking bodies.
+    pub schema: Arc<Schema>,
     /// Columns of its tables behind the first, which is the name.
     pub columns: &'static [Column],
     /// Warning that every request to this version is answered with.
     pub deprecation: Option<&'static str>,
 }
 
-/// A kind and what its objects look like, for documents and for checking bodies.
+/// A kind and what its objects look like, for documents.
 #[derive(Clone, Debug)]
 pub struct ObjectType {
     /// The kind.
     pub kind: &'static str,
-    /// For documents.
+    /// Its type.
     pub documented: Arc<TypeSchema>,
-    /// For bodies.
-    pub schema: Arc<Schema>,
 }
 
 impl ObjectType {
     /// The type of a kind.
-    ///
-    /// # Errors
-    /// When the type has no form as a schema.
-    pub fn new(kind: &'static str, documented: TypeSchema) -> schema::Result<Self> {
-        let schema = Arc::new(documented.compile()?);
-        Ok(Self {
+    pub fn new(kind: &'static str, documented: TypeSchema) -> Self {
+        Self {
             kind,
             documented: Arc::new(documented),
-            schema,
-        })
+        }
+    }
+
+    /// The type as bodies are checked by it.
+    ///
+    /// # Errors
+    /// When it refers to what is not part of it.
+    pub fn compile(&self) -> schema::Result<Arc<Schema>> {
+        self.documented.compile().map(Arc::new)
     }
 }
 
@@ -98,8 +101,12 @@ pub struct Subresource {
     pub name: &'static str,
     /// The options in the body.
     pub options: ObjectType,
+    /// The same, for checking bodies.
+    pub schema: Arc<Schema>,
     /// The answer.
     pub response: ObjectType,
+    /// Whether it makes new objects, which a namespace that is being deleted refuses.
+    pub creates: bool,
 }
 
 /// A namespaced or cluster-scoped collection that the machinery serves.
@@ -155,11 +162,28 @@ pub trait Resource: Send + Sync + 'static {
         create: Create,
     ) -> impl Future<Output = Result<Created<Self::Object>, Status>> + Send;
 
+    /// Puts back what is the resource's own in an object that a client sends, so that it is no change.
+    fn keep_own(&self, context: &Context, old: &Value, new: &mut Value);
+
+    /// Validates what the schema cannot say of a change. Called before anything is spent, also for a dry run.
+    ///
+    /// # Errors
+    /// What the client gets.
+    fn validate_update(&self, update: &Update<Self::Object>) -> Result<(), Status>;
+
+    /// Changes the object. It must be in the store before this returns.
+    fn update(
+        &self,
+        context: &Context,
+        update: Update<Self::Object>,
+    ) -> impl Future<Output = Result<Arc<Stored<Self::Object>>, NotUpdated>> + Send;
+
     /// Deletes the object, whose preconditions hold.
     fn delete(
         &self,
         context: &Context,
         object: Arc<Stored<Self::Object>>,
+        dependents: Dependents,
     ) -> impl Future<Output = Result<Deleted<Self::Object>, Status>> + Send;
 
     /// Carries out a subresource, an index into [`Definition::subresources`].
@@ -188,6 +212,57 @@ pub struct Created<O> {
     pub object: Arc<Stored<O>>,
     /// Annotations that only this answer shows.
     pub once: Vec<(String, String)>,
+}
+
+/// A change of an object, valid by its schema.
+#[derive(Debug)]
+pub struct Update<O> {
+    /// The object that is changed.
+    pub old: Arc<Stored<O>>,
+    /// The same as JSON, in the request's version.
+    pub old_json: Value,
+    /// What it becomes, with the generation counted.
+    pub new_json: Value,
+    /// Version of the request, an index into [`Definition::versions`].
+    pub version: usize,
+}
+
+/// Why an object was not changed.
+#[derive(Debug)]
+pub enum NotUpdated {
+    /// It is not the one any more that the change was made from: the change is to be made again.
+    Overtaken,
+    /// It was refused.
+    Refused(Status),
+}
+
+impl From<Status> for NotUpdated {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
+
+/// What becomes of the objects that name a deleted one as their owner. The garbage collector sees to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependents {
+    /// They go after it.
+    #[default]
+    Background,
+    /// They go before it: it stays until they are gone.
+    Foreground,
+    /// They stay, without an owner: it stays until that is done.
+    Orphan,
+}
+
+impl Dependents {
+    /// The finalizer by which the garbage collector is told.
+    pub fn finalizer(self) -> Option<&'static str> {
+        match self {
+            Self::Background => None,
+            Self::Foreground => Some("foregroundDeletion"),
+            Self::Orphan => Some("orphan"),
+        }
+    }
 }
 
 /// An object whose deletion was accepted.

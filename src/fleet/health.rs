@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fleet, Health, Now, Phase, Sandbox, index::State, node::Node};
+use super::{Fleet, Health, Now, Phase, Pool, Sandbox, index::State, node::Node};
 use crate::{
     api::{NodeAddress, NodeName},
     meta::UnixTime,
@@ -68,6 +68,33 @@ impl Fleet {
     /// Notes that a node that was never heard of did not answer: it is stale, whatever its publication says.
     pub fn not_heard(&self, node: &NodeName, now: Now) {
         self.lock().judge(node, now);
+    }
+
+    /// Takes over what a node answered about itself: that it is there, its pools, whether it is draining.
+    pub fn informed(&self, node: &NodeName, pools: &[Pool], draining: bool, now: Now) {
+        let mut state = self.lock();
+        let Some(known) = state.nodes.get_mut(node) else {
+            return;
+        };
+        known.draining = draining;
+        state.set_pools(node, pools);
+        state.heard(node, now);
+        state.enlist_all(node);
+    }
+
+    /// Notes that a node did not answer: it gets no new sandboxes until it is heard of again.
+    ///
+    /// It is not lost for that: what it holds is shown as it was until its silence has lasted.
+    pub fn suspect(&self, node: &NodeName, now: Now) {
+        let mut state = self.lock();
+        let stale = state.limits.stale;
+        let Some(known) = state.nodes.get_mut(node) else {
+            return;
+        };
+        // As if heard of just so long ago that it counts as stale; a longer silence stays what it is.
+        let then = now.instant.checked_sub(stale).unwrap_or(known.known_since);
+        known.heard = known.heard.map(|heard| heard.min(then));
+        state.judge(node, now);
     }
 
     /// Notes whether a node says that it is draining.

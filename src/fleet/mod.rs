@@ -33,4 +33,4 @@ pub use node::Health;
 pub use placement::Placement;
 pub use report::{Now, Pool, Report, Row};
 pub use sandbox::{Phase, Sandbox, UserPart};
-pub use writes::{ClaimLost, Granted, NameReservation, NameTaken, ReadGuard};
+pub use writes::{ClaimLost, Granted, NameReservation, NameTaken, Overtaken, ReadGuard};

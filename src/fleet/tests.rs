@@ -262,7 +262,10 @@ fn a_released_sandbox_never_comes_back() {
     let bench = Bench::new();
     let rows = [mk_row("sb_1", "a")];
     bench.publish("n1", &rows);
-    bench.fleet.released(&"n1".into(), &"sb_1".into()).unwrap();
+    bench
+        .fleet
+        .released(&"n1".into(), &"sb_1".into(), bench.now())
+        .unwrap();
     bench.lists("");
     for _ in 0..3 {
         bench.publish("n1", &rows);
@@ -271,7 +274,10 @@ fn a_released_sandbox_never_comes_back() {
     }
     bench.lists("");
     assert!(
-        bench.fleet.released(&"n1".into(), &"sb_1".into()).is_none(),
+        bench
+            .fleet
+            .released(&"n1".into(), &"sb_1".into(), bench.now())
+            .is_none(),
         "one release, one DELETED"
     );
 }
@@ -289,7 +295,9 @@ fn a_read_says_nothing_about_what_changed_since_it_was_sent() {
     bench
         .fleet
         .set_phase(&"n1".into(), &"sb_1".into(), Phase::Paused, bench.now());
-    bench.fleet.released(&"n1".into(), &"sb_2".into());
+    bench
+        .fleet
+        .released(&"n1".into(), &"sb_2".into(), bench.now());
     bench.fleet.read(
         guard,
         &[mk_row("sb_1", "a"), mk_row("sb_2", "b")],
@@ -419,7 +427,9 @@ fn a_name_belongs_to_the_earlier_claim_and_passes_on_when_it_goes() {
             .name_taken
     );
     assert_eq!(bench.fleet.counts().name_conflicts, 1);
-    bench.fleet.released(&"n1".into(), &"sb_1".into());
+    bench
+        .fleet
+        .released(&"n1".into(), &"sb_1".into(), bench.now());
     bench.lists("default/a=sb_2@n2");
     assert_eq!(bench.fleet.counts().name_conflicts, 0);
     assert!(
@@ -439,7 +449,9 @@ fn two_nodes_that_report_one_id_are_two_sandboxes() {
     bench.publish("n1", &[mk_row("sb_1", "")]);
     bench.publish("n2", &[mk_row("sb_1", "")]);
     assert_eq!(bench.fleet.store().count(&Scope::All), 2);
-    bench.fleet.released(&"n1".into(), &"sb_1".into());
+    bench
+        .fleet
+        .released(&"n1".into(), &"sb_1".into(), bench.now());
     bench.lists("default/sb-1=sb_1@n2");
 }
 
@@ -781,7 +793,7 @@ proptest! {
                 }
                 Step::Release { node, claim } => {
                     let (node, claim): (NodeName, ClaimId) = (["n0", "n1"][node].into(), format!("sb_{claim}").into());
-                    if bench.fleet.released(&node, &claim).is_some() {
+                    if bench.fleet.released(&node, &claim, bench.now()).is_some() {
                         released.insert((node, claim));
                     }
                 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     api::{ClaimId, NodeName, PoolKey, SandboxKey},
-    meta::UnixTime,
+    meta::{ResourceVersion, UnixTime},
     store::Stored,
 };
 
@@ -35,6 +35,11 @@ pub struct NameTaken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another sandbox took the name meanwhile")]
 pub struct ClaimLost;
+
+/// The sandbox is not the one any more that a change was made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the sandbox has changed meanwhile")]
+pub struct Overtaken;
 
 /// A claim as its node granted it.
 #[derive(Clone, Debug)]
@@ -138,29 +143,87 @@ impl Fleet {
         self.store().get(&key.namespace, &key.name).ok_or(ClaimLost)
     }
 
-    /// Lists a granted claim that asked for no reserved name, as a fork's child.
+    /// Lists a granted claim that has no reserved name, as a fork's child; under its id when `wanted` is another one's.
     pub fn granted_unnamed(
         &self,
         wanted: Option<SandboxKey>,
         granted: Granted,
         now: Now,
-    ) -> Option<Arc<Stored<Sandbox>>> {
+    ) -> Arc<Stored<Sandbox>> {
         let mut state = self.lock();
         let (node, claim) = (granted.node.clone(), granted.claim.clone());
-        let listed = state.node_mut(&node, now).claims.get(&claim).is_some();
-        if !listed {
+        if state.node_mut(&node, now).claims.get(&claim).is_none() {
             let sandbox = state.sandbox_of(SandboxKey::new("default", ""), granted, now);
             state.list(sandbox, wanted);
             state
                 .node_mut(&node, now)
                 .hold(&claim, |hold| hold.unlisted = true);
         }
-        state.nodes.get(&node)?.claims.get(&claim).cloned()
+        let listed = state.node_mut(&node, now).claims.get(&claim).cloned();
+        listed.expect("it was listed if it was not there")
     }
 
-    /// Takes a sandbox off the list for good: its node acknowledged the release. Returns its last state.
-    pub fn released(&self, node: &NodeName, claim: &ClaimId) -> Option<Arc<Stored<Sandbox>>> {
-        self.lock().unlist(node, claim, End::Released)
+    /// The node acknowledged the release: takes the sandbox off the list for good, or, if a finalizer holds the object,
+    /// notes that the object is all that is left. Returns the last state.
+    pub fn released(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        now: Now,
+    ) -> Option<Arc<Stored<Sandbox>>> {
+        let mut state = self.lock();
+        let record = state.nodes.get(node)?.claims.get(claim).cloned();
+        match record {
+            Some(record) if record.value.has_finalizers() => {
+                let deleted_at = record.value.deleted_at.or(Some(now.wall));
+                state.put(Sandbox {
+                    gone: true,
+                    deleted_at,
+                    changed: now.wall,
+                    ..record.value.clone()
+                });
+                state.nodes.get(node)?.claims.get(claim).cloned()
+            }
+            _ => state.unlist(node, claim, End::Released),
+        }
+    }
+
+    /// Replaces the user's part of a sandbox that is still at `version`. One that only a finalizer held goes when the last is
+    /// taken away; its last state is returned then.
+    ///
+    /// # Errors
+    /// [`Overtaken`] when the sandbox has changed since, or is gone.
+    pub fn set_user(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        version: ResourceVersion,
+        user: Arc<UserPart>,
+    ) -> Result<Arc<Stored<Sandbox>>, Overtaken> {
+        let mut state = self.lock();
+        let known = state.nodes.get_mut(node).ok_or(Overtaken)?;
+        let record = known
+            .claims
+            .get(claim)
+            .filter(|record| record.version == version)
+            .cloned()
+            .ok_or(Overtaken)?;
+        let changed = Sandbox {
+            user: Some(user),
+            ..record.value.clone()
+        };
+        let ends = changed.gone && changed.deleted_at.is_some() && !changed.has_finalizers();
+        state.put(changed);
+        let stored = state
+            .nodes
+            .get(node)
+            .and_then(|node| node.claims.get(claim))
+            .cloned()
+            .ok_or(Overtaken)?;
+        if ends {
+            state.unlist(node, claim, End::Released);
+        }
+        Ok(stored)
     }
 
     /// Notes a phase that the node acknowledged; it holds until the node reports the same.

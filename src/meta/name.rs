@@ -69,7 +69,7 @@ pub fn validate_dns1123_subdomain(text: &str) -> Result<(), String> {
 /// The reason why `key` is no label or annotation key: an optional DNS subdomain and `/`, then a name of 1-63 characters.
 pub fn validate_qualified_name(key: &str) -> Result<(), String> {
     let name = match key.split_once('/') {
-        Some((prefix, _)) if prefix.is_empty() => {
+        Some(("", _)) => {
             return Err("prefix part must be non-empty".to_owned());
         }
         Some((prefix, name)) => {

@@ -187,10 +187,12 @@ fn quoted(text: &str) -> String {
 
 /// A value as a message shows it: JSON, cut to what a message may carry.
 fn shown(value: &Value) -> String {
-    if let Value::String(text) = value {
-        return quoted(text);
-    }
-    let mut json = value.to_string();
+    let mut json = match (value, value.as_f64()) {
+        (Value::String(text), _) => return quoted(text),
+        // Go prints no `.0`.
+        (Value::Number(_), Some(float)) if value.is_f64() => float.to_string(),
+        _ => value.to_string(),
+    };
     if json.len() > MAX_SHOWN_VALUE {
         json.truncate(json.floor_char_boundary(MAX_SHOWN_VALUE));
         json.push('…');

@@ -13,6 +13,9 @@ use super::{Result, path::Path};
 /// Duplicates whose paths are reported.
 pub const MAX_DUPLICATES: usize = 100;
 
+/// Largest magnitude up to which every integral float is one integer.
+pub(super) const MAX_EXACT_FLOAT: f64 = 9_007_199_254_740_991.0;
+
 /// A body as it was sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
@@ -32,6 +35,7 @@ pub fn decode_json(body: &[u8]) -> Result<Decoded> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = Seed {
         path: Path::Root,
+        round: false,
         duplicates: &duplicates,
     }
     .deserialize(&mut deserializer)?;
@@ -44,7 +48,8 @@ pub fn decode_json(body: &[u8]) -> Result<Decoded> {
 
 /// Reads a YAML body.
 ///
-/// Plain words take the types of YAML 1.2: `true` and `false` are booleans, `yes` and `on` are texts.
+/// Plain words take the types of YAML 1.1, as in all of Kubernetes: `yes` and `on` are booleans, `010` is eight. A float
+/// without fraction is an integer.
 ///
 /// # Errors
 /// When it is not exactly one YAML document, nested deeper than 64 levels, or grown by aliases past the parser's bounds.
@@ -52,12 +57,13 @@ pub fn decode_yaml(body: &[u8]) -> Result<Decoded> {
     let duplicates = RefCell::default();
     let options = serde_saphyr::options! {
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::PassThrough,
-        strict_booleans: true,
+        legacy_octal_numbers: true,
     };
     let value =
         serde_saphyr::with_deserializer_from_slice_with_options(body, options, |deserializer| {
             Seed {
                 path: Path::Root,
+                round: true,
                 duplicates: &duplicates,
             }
             .deserialize(deserializer)
@@ -71,6 +77,8 @@ pub fn decode_yaml(body: &[u8]) -> Result<Decoded> {
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     path: Path<'a>,
+    /// Whether `1e3` and `1.0` are integers: in YAML, whose way to the API leads through JSON texts.
+    round: bool,
     duplicates: &'a RefCell<Vec<String>>,
 }
 
@@ -114,6 +122,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
+        if self.round && value.trunc() == value && value.abs() <= MAX_EXACT_FLOAT {
+            return Ok(Value::from(value as i64));
+        }
         let number = Number::from_f64(value).map(Value::Number);
         number.ok_or_else(|| E::custom("JSON has no infinity and no NaN"))
     }
@@ -143,7 +154,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
         loop {
             let seed = Seed {
                 path: self.path.item(list.len()),
-                duplicates: self.duplicates,
+                ..self
             };
             match items.next_element_seed(seed)? {
                 Some(item) => list.push(item),
@@ -160,7 +171,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             }
             let seed = Seed {
                 path: self.path.field(&key),
-                duplicates: self.duplicates,
+                ..self
             };
             let value = entries.next_value_seed(seed)?;
             map.insert(key, value);

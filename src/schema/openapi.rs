@@ -114,17 +114,7 @@ struct Types {
 impl Types {
     fn add_resource(&mut self, resource: &ResourceDoc) -> Result<()> {
         self.add_object(&resource.object);
-        let kind = &resource.object.kind;
-        let schema = TypeSchema::list(
-            &resource.object.definition_name(),
-            &format!("A list of {kind} objects."),
-        )?;
-        let list = ObjectDoc {
-            kind: format!("{kind}List"),
-            schema: Arc::new(schema),
-            ..resource.object.clone()
-        };
-        self.add_object(&list);
+        self.add_object(&resource.object.list()?);
         for operation in resource
             .subresources
             .iter()

@@ -50,57 +50,48 @@ pub(super) fn list_name(resource: &ResourceDoc) -> String {
 
 /// Every path of `resource`.
 pub(super) fn path_items(resource: &ResourceDoc) -> Vec<PathItem> {
-    let ObjectDoc {
-        group,
-        version,
-        kind,
-        ..
-    } = &resource.object;
-    let root = match group.as_str() {
-        "" => format!("/api/{version}"),
-        group => format!("/apis/{group}/{version}"),
-    };
+    let base = base_path(&resource.object);
     let plural = &resource.plural;
-    let scope = if resource.namespaced {
-        "/namespaces/{namespace}"
-    } else {
-        ""
-    };
-    let mut namespace = Vec::new();
-    if resource.namespaced {
-        namespace.push(("namespace", "Namespace of the objects.".to_owned()));
-    }
-    let mut object = namespace.clone();
-    object.push(("name", format!("Name of the {kind}.")));
-    let mut items = vec![
-        PathItem {
-            path: format!("{root}{scope}/{plural}"),
-            variables: namespace,
-            operations: collection(resource),
-        },
-        PathItem {
-            path: format!("{root}{scope}/{plural}/{{name}}"),
-            variables: object.clone(),
-            operations: single(resource),
-        },
-    ];
-    if resource.namespaced && resource.verbs.contains(&Verb::List) {
+    let mut variables = Vec::new();
+    let mut items = Vec::new();
+    let collection_path = if resource.namespaced {
+        variables.push(("namespace", "Namespace of the objects.".to_owned()));
         items.push(PathItem {
-            path: format!("{root}/{plural}"),
+            path: format!("{base}/{plural}"),
             variables: Vec::new(),
-            operations: vec![list(
-                resource,
-                &resource.operation_id("list", kind, "ForAllNamespaces", false),
-            )],
+            operations: all_namespaces(resource),
         });
-    }
+        format!("{base}/namespaces/{{namespace}}/{plural}")
+    } else {
+        format!("{base}/{plural}")
+    };
+    let object_path = format!("{collection_path}/{{name}}");
+    items.push(PathItem {
+        path: collection_path,
+        variables: variables.clone(),
+        operations: collection(resource),
+    });
+    variables.push(("name", format!("Name of the {}.", resource.object.kind)));
     items.extend(resource.subresources.iter().map(|subresource| PathItem {
-        path: format!("{root}{scope}/{plural}/{{name}}/{}", subresource.name),
-        variables: object.clone(),
+        path: format!("{object_path}/{}", subresource.name),
+        variables: variables.clone(),
         operations: below(resource, subresource),
     }));
+    items.push(PathItem {
+        path: object_path,
+        variables,
+        operations: single(resource),
+    });
     items.retain(|item| !item.operations.is_empty());
     items
+}
+
+/// Path of a group and version.
+fn base_path(object: &ObjectDoc) -> String {
+    match object.group.as_str() {
+        "" => format!("/api/{}", object.version),
+        group => format!("/apis/{group}/{}", object.version),
+    }
 }
 
 impl ResourceDoc {
@@ -108,20 +99,16 @@ impl ResourceDoc {
         self.verbs.contains(&verb)
     }
 
-    /// Verb, group and version, scope, and what it is about, in camelCase: `createExampleOrgV1NamespacedThing`.
-    fn operation_id(&self, verb: &str, what: &str, suffix: &str, in_scope: bool) -> String {
-        let group = if self.object.group.is_empty() {
-            "core"
-        } else {
-            &self.object.group
-        };
-        let scope = if in_scope && self.namespaced {
-            "Namespaced"
-        } else {
-            ""
-        };
-        let (group, version) = (camel(group), camel(&self.object.version));
-        format!("{verb}{group}{version}{scope}{what}{suffix}")
+    /// Verb, group and version, scope, kind and what is below it, in camelCase: `createExampleOrgV1NamespacedThing`.
+    fn operation_id(&self, verb: &str, suffix: &str) -> String {
+        let scope = if self.namespaced { "Namespaced" } else { "" };
+        self.id(verb, scope, suffix)
+    }
+
+    fn id(&self, verb: &str, scope: &str, suffix: &str) -> String {
+        let ObjectDoc { version, kind, .. } = &self.object;
+        let (group, version) = (camel(group_or_core(&self.object)), camel(version));
+        format!("{verb}{group}{version}{scope}{kind}{suffix}")
     }
 
     fn operation(
@@ -131,20 +118,15 @@ impl ResourceDoc {
         id: String,
         answer: String,
     ) -> Operation {
-        let ObjectDoc {
-            group,
-            version,
-            kind,
-            ..
-        } = &self.object;
-        let tag = if group.is_empty() { "core" } else { group };
+        let ObjectDoc { version, kind, .. } = &self.object;
+        let tag = camel_lower(group_or_core(&self.object));
         Operation {
             method,
             id,
             description: format!("{action} {kind}"),
             action,
             group_version_kind: self.object.group_version_kind(),
-            tag: format!("{}_{version}", camel_lower(tag)),
+            tag: format!("{tag}_{version}"),
             query: Vec::new(),
             body: None,
             responses: vec![(200, "OK", answer)],
@@ -153,28 +135,24 @@ impl ResourceDoc {
     }
 }
 
+fn all_namespaces(resource: &ResourceDoc) -> Vec<Operation> {
+    let id = resource.id("list", "", "ForAllNamespaces");
+    let served = resource.serves(Verb::List);
+    served.then(|| list(resource, id)).into_iter().collect()
+}
+
 fn collection(resource: &ResourceDoc) -> Vec<Operation> {
-    let kind = &resource.object.kind;
-    let name = resource.object.definition_name();
     let mut operations = Vec::new();
     if resource.serves(Verb::List) {
-        operations.push(list(
-            resource,
-            &resource.operation_id("list", kind, "", true),
-        ));
+        operations.push(list(resource, resource.operation_id("list", "")));
     }
     if resource.serves(Verb::Create) {
-        let id = resource.operation_id("create", kind, "", true);
-        let mut operation = resource.operation("post", "post", id, name.clone());
-        operation.query = parameters::WRITE.to_vec();
-        operation.body = Some(Body::any(name.clone(), true));
-        operation
-            .responses
-            .extend([(201, "Created", name.clone()), (202, "Accepted", name)]);
-        operations.push(operation);
+        let name = resource.object.definition_name();
+        let sent = Some(name.clone());
+        operations.extend(on_object(resource, Verb::Create, "", sent, name));
     }
     if resource.serves(Verb::DeleteCollection) {
-        let id = resource.operation_id("deleteCollection", kind, "", true);
+        let id = resource.operation_id("deleteCollection", "");
         let mut operation = resource.operation("delete", "deletecollection", id, STATUS.to_owned());
         operation.query = [parameters::DELETE, parameters::LIST].concat();
         operation.body = Some(Body::any(DELETE_OPTIONS.to_owned(), false));
@@ -183,8 +161,8 @@ fn collection(resource: &ResourceDoc) -> Vec<Operation> {
     operations
 }
 
-fn list(resource: &ResourceDoc, id: &str) -> Operation {
-    let mut operation = resource.operation("get", "list", id.to_owned(), list_name(resource));
+fn list(resource: &ResourceDoc, id: String) -> Operation {
+    let mut operation = resource.operation("get", "list", id, list_name(resource));
     operation.query = parameters::LIST.to_vec();
     if resource.serves(Verb::Watch) {
         operation.query.extend(parameters::WATCH_TOO);
@@ -212,32 +190,22 @@ fn single(resource: &ResourceDoc) -> Vec<Operation> {
 }
 
 fn below(resource: &ResourceDoc, subresource: &SubresourceDoc) -> Vec<Operation> {
-    let operations = subresource.operations.iter();
-    operations
-        .filter_map(
-            |SubresourceOperation {
-                 verb,
-                 request,
-                 response,
-             }| {
-                let suffix = camel(&subresource.name);
-                let sent = request.as_ref().map(ObjectDoc::definition_name);
-                let mut operation =
-                    on_object(resource, *verb, &suffix, sent, response.definition_name())?;
-                operation.description = format!(
-                    "{} {} of {}",
-                    operation.action, subresource.name, resource.object.kind
-                );
-                // The kind of what is sent; an action without a body is known by its answer.
-                operation.group_version_kind =
-                    request.as_ref().unwrap_or(response).group_version_kind();
-                Some(operation)
-            },
-        )
-        .collect()
+    let suffix = camel(&subresource.name);
+    let describe = |each: &SubresourceOperation| {
+        let (request, response) = (each.request.as_ref(), &each.response);
+        let sent = request.map(ObjectDoc::definition_name);
+        let answer = response.definition_name();
+        let mut operation = on_object(resource, each.verb, &suffix, sent, answer)?;
+        let (action, kind) = (operation.action, &resource.object.kind);
+        operation.description = format!("{action} {} of {kind}", subresource.name);
+        // The kind of what is sent; an action without a body is known by its answer.
+        operation.group_version_kind = request.unwrap_or(response).group_version_kind();
+        Some(operation)
+    };
+    subresource.operations.iter().filter_map(describe).collect()
 }
 
-/// `verb` on one object or on what is below it; none when no form of a patch is served.
+/// `verb` with one object or with what is below it; none when no form of a patch is served.
 fn on_object(
     resource: &ResourceDoc,
     verb: Verb,
@@ -254,14 +222,17 @@ fn on_object(
         Verb::Delete => ("delete", "delete", "delete", parameters::DELETE),
         Verb::List | Verb::Watch | Verb::DeleteCollection => return None,
     };
-    let id = resource.operation_id(word, &resource.object.kind, suffix, true);
+    let id = resource.operation_id(word, suffix);
     let mut operation = resource.operation(method, action, id, answer.clone());
     operation.query = query.to_vec();
     operation.body = match verb {
         Verb::Patch => Some(Body::patch(&resource.patch_types)),
         Verb::Delete => Some(Body::any(DELETE_OPTIONS.to_owned(), false)),
         Verb::Get => None,
-        _ => sent.map(|definition| Body::any(definition, verb == Verb::Update)),
+        // An action below an object may come without its options.
+        _ => {
+            sent.map(|definition| Body::any(definition, suffix.is_empty() || verb == Verb::Update))
+        }
     };
     match verb {
         Verb::Update | Verb::Patch => operation.responses.push((201, "Created", answer)),
@@ -293,6 +264,13 @@ impl Body {
     }
 }
 
+fn group_or_core(object: &ObjectDoc) -> &str {
+    match object.group.as_str() {
+        "" => "core",
+        group => group,
+    }
+}
+
 /// `agents.x-k8s.io` as `AgentsXK8sIo`.
 fn camel(name: &str) -> String {
     let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
@@ -309,6 +287,9 @@ fn camel(name: &str) -> String {
 }
 
 fn camel_lower(name: &str) -> String {
-    let name = camel(name);
-    name[..1].to_ascii_lowercase() + &name[1..]
+    let mut name = camel(name);
+    if let Some(first) = name.get_mut(..1) {
+        first.make_ascii_lowercase();
+    }
+    name
 }

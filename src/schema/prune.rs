@@ -27,8 +27,10 @@ pub(super) fn prune(
                 prune(below, item, &path.item(index), unknown);
             }
         }
-        // A value of another type than its field's is for validation to refuse, and what holds anything is kept.
-        _ => {}
+        // What holds anything is kept.
+        (_, Kind::Any) => {}
+        // Validation refuses the value; whatever fields it has belong to no type.
+        (value, _) => strip(value, path, unknown),
     }
 }
 
@@ -49,10 +51,32 @@ fn prune_object(
     if strangers && !object.preserve {
         fields.retain(|name, _| {
             let known = object.edge(name).is_some();
-            if !known && unknown.len() < MAX_UNKNOWN {
-                unknown.push(path.field(name).to_string());
+            if !known {
+                note(name, path, unknown);
             }
             known
         });
+    }
+}
+
+/// Drops every field at any depth of a value of the wrong type.
+fn strip(value: &mut Value, path: &Path<'_>, unknown: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.keys().for_each(|name| note(name, path, unknown));
+            fields.clear();
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                strip(item, &path.item(index), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn note(name: &str, path: &Path<'_>, unknown: &mut Vec<String>) {
+    if unknown.len() < MAX_UNKNOWN {
+        unknown.push(path.field(name).to_string());
     }
 }

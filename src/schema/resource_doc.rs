@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::TypeSchema;
+use super::{Result, TypeSchema};
 
 /// An object type under its name in the cluster.
 #[derive(Clone, Debug)]
@@ -131,6 +131,20 @@ impl SubresourceDoc {
 }
 
 impl ObjectDoc {
+    /// The type of a list of such objects.
+    ///
+    /// # Errors
+    /// As [`TypeSchema::list`].
+    pub fn list(&self) -> Result<Self> {
+        let description = format!("A list of {} objects.", self.kind);
+        let schema = TypeSchema::list(&self.definition_name(), &description)?;
+        Ok(Self {
+            kind: format!("{}List", self.kind),
+            schema: Arc::new(schema),
+            ..self.clone()
+        })
+    }
+
     /// Name under which documents define the type: `io.example.v1.Thing` for the group `example.io`; a type of
     /// Kubernetes keeps its own.
     pub fn definition_name(&self) -> String {

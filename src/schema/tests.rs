@@ -139,6 +139,18 @@ fn unknown_fields_are_dropped_and_named() {
 }
 
 #[test]
+fn fields_of_what_should_have_none_are_dropped_too() {
+    let mut thing = with("/spec/count", json!({ "a": 1 }));
+    thing["spec"]["pod"]["containers"][0]["image"] = json!([{ "b": 1 }]);
+    let report = mk_schema().admit(&mut thing);
+    assert_eq!(
+        report.unknown,
+        ["spec.count.a", "spec.pod.containers[0].image[0].b"]
+    );
+    assert_eq!(report.causes.len(), 2);
+}
+
+#[test]
 fn absent_fields_take_their_defaults_at_any_depth() {
     let mut thing = mk_thing();
     thing["spec"].as_object_mut().unwrap().remove("mode");
@@ -185,7 +197,7 @@ fn wrong_types_are_named_as_the_api_names_them() {
         with("/spec/count", json!(1.5)),
         &[(
             invalid,
-            r#"spec.count: Invalid value: "double": spec.count in body must be of type int32: "double""#,
+            r#"spec.count: Invalid value: "float64": spec.count in body must be of type int32: "float64""#,
         )],
     );
     causes(
@@ -396,8 +408,8 @@ fn duplicates_are_found_at_any_depth_and_the_last_is_kept() {
         decode_json(br#"{"a":1,"b":[{"c":1,"c":2}],"a":{"d":1},"a":{"d":1,"d":2}}"#).unwrap();
     assert_eq!(decoded.value, json!({ "a": { "d": 2 }, "b": [{ "c": 2 }] }));
     assert_eq!(decoded.duplicates, ["b[0].c", "a", "a.d"]);
-    let decoded = decode_yaml(b"a: 1\nb:\n- c: x\n  c: y\n").unwrap();
-    assert_eq!(decoded.value, json!({ "a": 1, "b": [{ "c": "y" }] }));
+    let decoded = decode_yaml(b"a: 1\nb:\n- c: x\n  c: z\n").unwrap();
+    assert_eq!(decoded.value, json!({ "a": 1, "b": [{ "c": "z" }] }));
     assert_eq!(decoded.duplicates, ["b[0].c"]);
 }
 
@@ -418,10 +430,12 @@ fn bodies_that_are_not_one_value_are_refused() {
 }
 
 #[test]
-fn yaml_words_have_the_types_of_yaml_1_2() {
-    let decoded = decode_yaml(b"a: yes\nb: true\nc: ~\nd: 010\ne: 1.5\nf: '1'\n8080: x\n").unwrap();
-    let expected = json!({ "a": "yes", "b": true, "c": null, "d": decoded.value["d"], "e": 1.5, "f": "1", "8080": "x" });
-    assert_eq!(decoded.value, expected);
+fn yaml_words_have_the_types_that_kubernetes_gives_them() {
+    let body = b"a: yes\nb: y\nc: ~\nd: 010\ne: 1.5\nf: '1'\ng: 1e3\nh: 2001-01-01\n8080: x\n";
+    let expected = json!({
+        "a": true, "b": true, "c": null, "d": 8, "e": 1.5, "f": "1", "g": 1000, "h": "2001-01-01", "8080": "x",
+    });
+    assert_eq!(decode_yaml(body).unwrap().value, expected);
 }
 
 #[test]

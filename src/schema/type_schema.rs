@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::{Result, Schema, dialect::Dialect, merges};
+use super::{Result, Schema, dialect::Dialect, markers};
 
 /// One type as a schema, with every shared type that it refers to.
 ///
@@ -25,7 +25,7 @@ impl TypeSchema {
     pub fn of<T: JsonSchema>() -> Result<Self> {
         let mut generator = generator();
         let root = generator.subschema_for::<T>();
-        Self::rewrite(root, generator)
+        Self::rewrite(root, generator, None)
     }
 
     /// An object of the API whose fields beside `apiVersion`, `kind` and `metadata` are those of `T`.
@@ -36,9 +36,11 @@ impl TypeSchema {
         let mut generator = generator();
         let root = generator.root_schema_for::<T>();
         let metadata = generator.subschema_for::<ObjectMeta>();
-        let mut schema = Self::rewrite(root, generator)?;
-        schema.identify(described(metadata, "Standard object metadata."));
-        Ok(schema)
+        Self::rewrite(
+            root,
+            generator,
+            Some(described(metadata, "Standard object metadata.")),
+        )
     }
 
     /// An object of the API with a required `spec` and a `status`.
@@ -58,9 +60,11 @@ impl TypeSchema {
             "properties": { "spec": spec, "status": status },
             "required": ["spec"],
         });
-        let mut schema = Self::rewrite(root, generator)?;
-        schema.identify(described(metadata, "Standard object metadata."));
-        Ok(schema)
+        Self::rewrite(
+            root,
+            generator,
+            Some(described(metadata, "Standard object metadata.")),
+        )
     }
 
     /// A list of objects whose type is defined under `item`.
@@ -76,8 +80,11 @@ impl TypeSchema {
             "properties": { "items": { "type": "array" } },
             "required": ["items"],
         });
-        let mut schema = Self::rewrite(root, generator)?;
-        schema.identify(described(metadata, "Standard list metadata."));
+        let mut schema = Self::rewrite(
+            root,
+            generator,
+            Some(described(metadata, "Standard list metadata.")),
+        )?;
         schema.root["properties"]["items"] = json!({
             "type": "array",
             "description": "The objects.",
@@ -104,13 +111,23 @@ impl TypeSchema {
         &self.definitions
     }
 
-    fn rewrite(root: schemars::Schema, mut generator: SchemaGenerator) -> Result<Self> {
+    /// The type in Kubernetes' dialect, with all that it refers to. `metadata` makes it an object of the API.
+    fn rewrite(
+        root: schemars::Schema,
+        mut generator: SchemaGenerator,
+        metadata: Option<Value>,
+    ) -> Result<Self> {
         let root = root.to_value();
         let raw = generator.take_definitions(true);
-        let root = Dialect::new(&raw).rewrite(&root)?;
-        let mut definitions = BTreeMap::new();
-        define(&root, &raw, &mut definitions)?;
-        Ok(Self { root, definitions })
+        let mut schema = Self {
+            root: Dialect::new(&raw).rewrite(&root)?,
+            definitions: BTreeMap::new(),
+        };
+        if let Some(metadata) = metadata {
+            schema.identify(metadata);
+        }
+        define(&schema.root, &raw, &mut schema.definitions)?;
+        Ok(schema)
     }
 
     /// Adds the fields by which an object says what it is.
@@ -163,7 +180,7 @@ fn define(
             continue;
         };
         let mut rewritten = Dialect::new(raw).rewrite(definition)?;
-        merges::mark(name, &mut rewritten);
+        markers::mark(name, &mut rewritten);
         definitions.insert(name.to_owned(), rewritten.clone());
         define(&rewritten, raw, definitions)?;
     }

@@ -4,13 +4,11 @@ use serde_json::{Map, Value};
 
 use super::{
     cause::Causes,
+    decode::MAX_EXACT_FLOAT,
     formats, list_keys,
     path::Path,
     structural::{Array, Kind, NodeRef, Number, Object, Text, TextFormat},
 };
-
-/// Largest magnitude up to which every integral float is one integer.
-const MAX_EXACT_FLOAT: f64 = 9_007_199_254_740_991.0;
 
 /// Adds to `causes` what is wrong with the object `value`.
 pub(super) fn validate(node: NodeRef<'_>, value: &Value, causes: &mut Causes) {
@@ -228,7 +226,7 @@ fn json_type(value: &Value) -> &'static str {
 fn own_format(value: &Value) -> &'static str {
     match value {
         Value::Number(number) if number.is_i64() => "int64",
-        Value::Number(_) => "double",
+        Value::Number(_) => "float64",
         _ => "",
     }
 }

@@ -75,22 +75,22 @@ impl CertificateAuthority {
         self.issue(&params)
     }
 
-    /// A certificate for a client: Kubernetes reads `common_name` as the user and `organizations` as the groups.
+    /// A certificate for a client: Kubernetes reads `common_name` as the user and `organization` as its group.
     ///
     /// # Errors
     /// [`Error::Issue`] when the system has no random numbers.
     pub fn client_certificate(
         &self,
         common_name: &str,
-        organizations: &[&str],
+        organization: Option<&str>,
         validity: Range<SystemTime>,
     ) -> Result<PemPair> {
         let mut params = params(common_name, validity);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        for organization in organizations {
+        if let Some(organization) = organization {
             params
                 .distinguished_name
-                .push(DnType::OrganizationName, *organization);
+                .push(DnType::OrganizationName, organization);
         }
         self.issue(&params)
     }

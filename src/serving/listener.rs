@@ -14,7 +14,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Connection, ServeOptions, Transport, session::Protocol};
+use super::{Connection, ServeOptions, Transport, protocol::Protocol};
 
 /// How long accepting rests after an error, such as too many open files, that another try at once would only repeat.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ mod error;
 mod listener;
 mod metrics;
 mod options;
-mod session;
+mod protocol;
 mod tls;
 
 pub use certificate_authority::{CertificateAuthority, PemPair};

@@ -11,7 +11,7 @@ pub struct ServeOptions {
     pub max_connections: usize,
     /// Time for the TLS handshake. Default 10 s.
     pub handshake_timeout: Duration,
-    /// Time for the header of an HTTP/1.1 request. Default 32 s, as kube-apiserver's.
+    /// Time for the header of an HTTP/1.1 request, counted from the answer before it. Default 32 s, as kube-apiserver's.
     pub header_read_timeout: Duration,
     /// A connection without a request is closed after once to twice this time. Default 90 s, as kube-apiserver's.
     pub idle_timeout: Duration,

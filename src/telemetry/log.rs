@@ -1,6 +1,9 @@
 //! Where log lines go and what they look like.
 
-use std::{io, str::FromStr};
+use std::{
+    io::{self, IsTerminal},
+    str::FromStr,
+};
 
 use tracing_subscriber::{EnvFilter, util::SubscriberInitExt};
 
@@ -55,6 +58,8 @@ pub fn init_log(format: LogFormat, filter: &str) -> Result<()> {
     let filter = EnvFilter::try_new(filter).map_err(Error::Filter)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Colours are for people who look, not for files.
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
     match format {
         LogFormat::Text => builder.finish().try_init(),

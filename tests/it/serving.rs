@@ -189,15 +189,15 @@ async fn every_client_certificate_completes_the_handshake() {
     let stranger = CertificateAuthority::new("stranger").unwrap();
     let (now, day) = (SystemTime::now(), Duration::from_secs(86_400));
     let unknown = stranger
-        .client_certificate("eve", &[], now - day..now + day)
+        .client_certificate("eve", None, now - day..now + day)
         .unwrap();
     let expired = server
         .ca
-        .client_certificate("old", &[], now - 2 * day..now - day)
+        .client_certificate("old", None, now - 2 * day..now - day)
         .unwrap();
     let future = server
         .ca
-        .client_certificate("new", &[], now + day..now + 2 * day)
+        .client_certificate("new", None, now + day..now + 2 * day)
         .unwrap();
     for (certificate, expected) in [
         (None, "0"),
@@ -235,7 +235,7 @@ async fn a_certificate_without_its_key_is_no_certificate() {
         parsed(
             &server
                 .ca
-                .client_certificate("admin", &[], now - day..now + day)
+                .client_certificate("admin", None, now - day..now + day)
                 .unwrap(),
         )
     };

@@ -48,7 +48,7 @@ pub(super) async fn create<R: Resource>(
         .namespaces
         .check(namespace)
         .await
-        .map_err(|denied| refuse(definition, &object, namespace, denied))?;
+        .map_err(|denied| refuse(definition, name(&object), denied))?;
     let generated = name(&object).is_empty() && !generate_base(&object).is_empty();
     for tries in 1.. {
         if generated {
@@ -123,7 +123,6 @@ fn decode(
     } = request.decode()?;
     check_type(definition, request, &object)?;
     let unknown = definition.versions[request.version]
-        .object
         .schema
         .prune(&mut object);
     let faults = duplicates
@@ -234,9 +233,7 @@ fn set_names(
         metadata.insert("namespace".to_owned(), namespace.into());
     }
     for uid in merge_equal_owners(object) {
-        request.context.warn(format!(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
-        ));
+        request.context.warn(duplicate_owner(&uid));
     }
     Ok(())
 }
@@ -249,7 +246,7 @@ fn validated<R: Resource>(
 ) -> Result<Create, Status> {
     let definition = resource.definition();
     let mut object = object.clone();
-    let schema = &definition.versions[request.version].object.schema;
+    let schema = &definition.versions[request.version].schema;
     schema.default(&mut object);
     let mut causes = validate_object_meta(&object, definition.namespaced);
     causes.extend(schema.validate(&object));
@@ -290,12 +287,12 @@ fn created_json<R: Resource>(
     serde_json::to_vec(&object).expect("a JSON value serializes")
 }
 
-fn refuse(definition: &Definition, object: &Value, namespace: &str, denied: Denied) -> Status {
-    let name = name(object);
-    match denied {
-        Denied::NotFound => Status::other_not_found("namespaces", namespace),
-        Denied::Terminating => Status::forbidden(format!(
-            "{} {name:?} is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+/// The Status for a namespace that takes no new objects.
+pub(super) fn refuse(definition: &Definition, name: &str, denied: Denied) -> Status {
+    match &denied {
+        Denied::NotFound(namespace) => Status::other_not_found("namespaces", namespace),
+        Denied::Terminating(namespace) => Status::forbidden(format!(
+            "{} {name:?} is forbidden: {denied}",
             definition.qualified()
         ))
         .of(definition, name)
@@ -304,11 +301,21 @@ fn refuse(definition: &Definition, object: &Value, namespace: &str, denied: Deni
             message: format!("namespace {namespace} is being terminated"),
             field: "metadata.namespace".to_owned(),
         }),
-        Denied::Unknown(error) => {
-            tracing::warn!(namespace, %error, "cannot tell whether the namespace exists");
-            Status::unavailable(format!("cannot tell whether namespace {namespace:?} exists")).retry_after(1)
+        Denied::Unknown { .. } | Denied::Silent { .. } => {
+            tracing::warn!(
+                error = &denied as &dyn std::error::Error,
+                "a create is refused"
+            );
+            Status::internal(&denied)
         }
     }
+}
+
+/// The warning for an owner reference that is there twice.
+pub(super) fn duplicate_owner(uid: &str) -> String {
+    format!(
+        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
+    )
 }
 
 fn name(object: &Value) -> &str {

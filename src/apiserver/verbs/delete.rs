@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Resource, Status, StatusCause, body::value_response,
+        Body, Definition, Deleted, Dependents, Resource, Status, StatusCause, body::value_response,
         negotiate::Offer, query::dry_run, resource::object_json,
     },
     store::{Stored, Value as _},
@@ -20,6 +20,7 @@ pub(super) struct DeleteOptions {
     pub(super) uid: Option<String>,
     pub(super) resource_version: Option<String>,
     pub(super) dry_run: bool,
+    pub(super) dependents: Dependents,
 }
 
 pub(super) async fn delete<R: Resource>(
@@ -41,7 +42,10 @@ pub(super) async fn delete<R: Resource>(
             &success,
         ));
     }
-    match resource.delete(&request.context, object).await? {
+    match resource
+        .delete(&request.context, object, options.dependents)
+        .await?
+    {
         Deleted::Gone(last) => Ok(value_response(
             StatusCode::OK,
             negotiated.media_type,
@@ -81,9 +85,14 @@ impl DeleteOptions {
             let dry_run = dry_run(request.query.all("dryRun"))
                 .map_err(|message| invalid("dryRun", message))?;
             let policy = request.query.get("propagationPolicy").unwrap_or_default();
-            check_propagation(policy, request.query.get("orphanDependents").is_some())?;
+            let orphan = request
+                .query
+                .get("orphanDependents")
+                .map(|_| request.query.flag("orphanDependents"));
+            let dependents = dependents(policy, orphan)?;
             return Ok(Self {
                 dry_run,
+                dependents,
                 ..Self::default()
             });
         }
@@ -97,7 +106,7 @@ impl DeleteOptions {
         let dry_run_values = options["dryRun"].as_array().into_iter().flatten();
         let dry_run = dry_run(dry_run_values.map(|value| value.as_str().unwrap_or("?")));
         let policy = options["propagationPolicy"].as_str().unwrap_or_default();
-        check_propagation(policy, options["orphanDependents"].is_boolean())?;
+        let dependents = dependents(policy, options["orphanDependents"].as_bool())?;
         let precondition = |field: &str| match &options["preconditions"][field] {
             Value::Null => Ok(None),
             Value::String(value) => Ok(Some(value.clone())),
@@ -109,6 +118,7 @@ impl DeleteOptions {
             uid: precondition("uid")?,
             resource_version: precondition("resourceVersion")?,
             dry_run: dry_run.map_err(|message| invalid("dryRun", message))?,
+            dependents,
         })
     }
 
@@ -159,15 +169,18 @@ fn check_options_type(definition: &Definition, options: &Value) -> Result<(), St
     }
 }
 
-fn check_propagation(policy: &str, orphan_dependents: bool) -> Result<(), Status> {
-    match policy {
-        "" => Ok(()),
-        _ if orphan_dependents => Err(invalid(
+/// What becomes of dependents, from the policy or its older form.
+fn dependents(policy: &str, orphan: Option<bool>) -> Result<Dependents, Status> {
+    match (policy, orphan) {
+        ("", Some(true)) => Ok(Dependents::Orphan),
+        ("" | "Background", None) | ("", Some(false)) => Ok(Dependents::Background),
+        ("Foreground", None) => Ok(Dependents::Foreground),
+        ("Orphan", None) => Ok(Dependents::Orphan),
+        (_, Some(_)) => Err(invalid(
             "propagationPolicy",
             "Invalid value: orphanDependents and deletionPropagation cannot be both set".to_owned(),
         )),
-        "Background" | "Foreground" | "Orphan" => Ok(()),
-        other => {
+        (other, None) => {
             let other: String = other.chars().take(64).collect();
             let message = format!(
                 "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""

@@ -107,7 +107,10 @@ async fn delete_one<R: Resource>(
     if options.dry_run || options.check(resource, &object).is_err() {
         return Ok(options.dry_run.then_some(object));
     }
-    match resource.delete(&request.context, object).await {
+    match resource
+        .delete(&request.context, object, options.dependents)
+        .await
+    {
         Ok(Deleted::Gone(object) | Deleted::Pending(object)) => Ok(Some(object)),
         Err(status) if status.code() == StatusCode::NOT_FOUND => Ok(None),
         Err(status) => Err(status),

@@ -5,8 +5,10 @@ mod delete;
 mod deletecollection;
 mod get;
 mod list;
+mod patch;
 mod request;
 mod subresource;
+mod update;
 mod watch;
 
 pub(super) use request::{Endpoint, Served, VerbRequest};

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Response};
 use tokio_util::sync::CancellationToken;
 
-use super::{create, delete, deletecollection, get, list, subresource, watch};
+use super::{create, delete, deletecollection, get, list, patch, subresource, update, watch};
 use crate::{
     admission::Namespaces,
     apiserver::{
@@ -84,9 +84,8 @@ impl<R: Resource> Served<R> {
             Verb::Create => create::create(&self.0, request).await,
             Verb::Delete => delete::delete(&self.0, request).await,
             Verb::DeleteCollection => deletecollection::delete_collection(&self.0, request).await,
-            verb @ (Verb::Update | Verb::Patch) => {
-                Err(Status::method_not_allowed(definition, verb.as_str()))
-            }
+            Verb::Update => update::update(&self.0, request).await,
+            Verb::Patch => patch::patch(&self.0, request).await,
         }
     }
 }

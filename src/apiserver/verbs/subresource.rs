@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{get::json_response, request::VerbRequest};
+use super::{create::refuse, get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Invoke, Invoked, Resource, Status, StatusCause,
@@ -39,6 +39,10 @@ pub(super) async fn invoke<R: Resource>(
     )?;
     let found = resource.store().get(&key.namespace, &key.name);
     let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
+    if definition.subresources[subresource].creates {
+        let admitted = request.namespaces.check(&key.namespace).await;
+        admitted.map_err(|denied| refuse(definition, &key.name, denied))?;
+    }
     let invoke = Invoke {
         subresource,
         object,
@@ -92,7 +96,7 @@ fn decode<R: Resource>(
             )));
         }
     }
-    let report = subresource.options.schema.admit(&mut options);
+    let report = subresource.schema.admit(&mut options);
     let faults = duplicates
         .iter()
         .map(|path| format!("duplicate field {path:?}"));

@@ -1,4 +1,5 @@
-//! How the fields of Kubernetes' own types merge: what their OpenAPI documents say and their Rust bindings leave out.
+//! What the OpenAPI documents of Kubernetes say of its own types and their Rust bindings leave out or change: how fields
+//! merge, which exclude each other, which are required.
 //!
 //! Read from the documents of Kubernetes 1.37, for every type that a PodSpec, a PersistentVolumeClaimSpec, a
 //! NetworkPolicy rule, ObjectMeta, ListMeta, Condition, Status or DeleteOptions reaches.
@@ -55,7 +56,7 @@ impl Merge {
     }
 }
 
-/// Adds to the definition of the type `name` how its fields merge.
+/// Makes the definition of the type `name` say what Kubernetes' own says.
 pub(super) fn mark(name: &str, definition: &mut Value) {
     let fields = MERGES
         .iter()
@@ -72,8 +73,16 @@ pub(super) fn mark(name: &str, definition: &mut Value) {
             merge.write(schema);
         }
     }
-    if let (Some(unions), Some(definition)) = (unions(name), definition.as_object_mut()) {
+    let Some(definition) = definition.as_object_mut() else {
+        return;
+    };
+    if let Some(unions) = unions(name) {
         definition.insert("x-kubernetes-unions".to_owned(), unions);
+    }
+    match REQUIRED.iter().find(|(of, _)| *of == name) {
+        Some((_, [])) => drop(definition.remove("required")),
+        Some((_, fields)) => drop(definition.insert("required".to_owned(), json!(fields))),
+        None => {}
     }
 }
 
@@ -172,4 +181,30 @@ static MERGES: &[Row] = &[
     ]),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference", &[("", AtomicMap)]),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails", &[("causes", Atomic)]),
+];
+
+/// Required fields of the types of which the bindings sort them or require a name that may be left out: documents of two
+/// servers merge only when they say the same in the same order.
+#[rustfmt::skip]
+static REQUIRED: &[(&str, &[&str])] = &[
+    ("io.k8s.api.core.v1.ConfigMapEnvSource", &[]),
+    ("io.k8s.api.core.v1.ConfigMapKeySelector", &["key"]),
+    ("io.k8s.api.core.v1.ConfigMapProjection", &[]),
+    ("io.k8s.api.core.v1.ConfigMapVolumeSource", &[]),
+    ("io.k8s.api.core.v1.FileKeySelector", &["volumeName", "path", "key"]),
+    ("io.k8s.api.core.v1.ISCSIVolumeSource", &["targetPortal", "iqn", "lun"]),
+    ("io.k8s.api.core.v1.LocalObjectReference", &[]),
+    ("io.k8s.api.core.v1.NFSVolumeSource", &["server", "path"]),
+    ("io.k8s.api.core.v1.PodCertificateProjection", &["signerName", "keyType"]),
+    ("io.k8s.api.core.v1.PreferredSchedulingTerm", &["weight", "preference"]),
+    ("io.k8s.api.core.v1.RBDVolumeSource", &["monitors", "image"]),
+    ("io.k8s.api.core.v1.ScaleIOVolumeSource", &["gateway", "system", "secretRef"]),
+    ("io.k8s.api.core.v1.SecretEnvSource", &[]),
+    ("io.k8s.api.core.v1.SecretKeySelector", &["key"]),
+    ("io.k8s.api.core.v1.SecretProjection", &[]),
+    ("io.k8s.api.core.v1.VolumeDevice", &["name", "devicePath"]),
+    ("io.k8s.api.core.v1.VolumeMount", &["name", "mountPath"]),
+    ("io.k8s.api.core.v1.WeightedPodAffinityTerm", &["weight", "podAffinityTerm"]),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.Condition", &["type", "status", "lastTransitionTime", "reason", "message"]),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.Status", &[]),
 ];

@@ -1,0 +1,78 @@
+//! What answers while the server is being put together: health, and 503 for everything else.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, header};
+
+use super::{
+    ApiServer, Body, Status,
+    body::status_response,
+    negotiate::error_media_type,
+    paths,
+    query::Query,
+    route::{Route, route},
+};
+use crate::{serving::Connection, telemetry::Readiness};
+
+/// Seconds after which a client may ask a starting server again.
+const RETRY_SECONDS: u32 = 5;
+
+/// The door of a server that may not be there yet. A clone is the same door.
+///
+/// The listener opens before the server is ready, so that probes see a process that lives and clients get a Status and not a
+/// refused connection.
+#[derive(Clone, Debug)]
+pub struct Entrance {
+    readiness: Readiness,
+    server: Arc<OnceLock<Arc<ApiServer>>>,
+}
+
+impl Entrance {
+    /// A door with nothing behind it yet.
+    pub fn new(readiness: Readiness) -> Self {
+        Self {
+            readiness,
+            server: Arc::default(),
+        }
+    }
+
+    /// Puts the server behind the door. The first one stays.
+    pub fn open(&self, server: ApiServer) {
+        let _ = self.server.set(Arc::new(server));
+    }
+
+    /// Answers a request.
+    pub async fn handle<B>(self, connection: Arc<Connection>, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        match self.server.get() {
+            Some(server) => server.clone().handle(connection, request).await,
+            None => self.starting(&request),
+        }
+    }
+
+    fn starting<B>(&self, request: &Request<B>) -> Response<Body> {
+        let query = request.uri().query().unwrap_or_default();
+        let path = Query::parse(query)
+            .and_then(|query| route(request.method(), request.uri().path(), &query));
+        if let Ok(Route::Path(path)) = &path
+            && paths::is_health(path)
+            && let Some(answer) = paths::health(&self.readiness, path, query)
+        {
+            return answer;
+        }
+        let status = match path {
+            Ok(_) => Status::unavailable("the server is starting").retry_after(RETRY_SECONDS),
+            Err(status) => status,
+        };
+        let mut answer = status_response(&status, error_media_type(request.headers()));
+        answer.headers_mut().insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-cache, private"),
+        );
+        answer
+    }
+}

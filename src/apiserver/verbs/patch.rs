@@ -1,0 +1,128 @@
+//! The two forms of a patch: operations (RFC 6902) and a partial object (RFC 7386).
+//!
+//! Strategic merge patches are refused with 415, as for custom resources: clients then send a merge patch.
+
+use std::sync::Arc;
+
+use http::{Response, header};
+use json_patch::{Patch, PatchErrorKind};
+use serde_json::Value;
+
+use super::{
+    request::VerbRequest,
+    update::{Revised, store},
+};
+use crate::{
+    apiserver::{Body, Resource, Status, StatusCause, negotiate::Offer, query::WriteOptions},
+    schema::{Decoded, PatchType, decode_json},
+};
+
+/// Operations of one patch.
+const MAX_OPERATIONS: usize = 10_000;
+
+enum Change {
+    Operations(Patch),
+    Merge(Decoded),
+}
+
+pub(super) async fn patch<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
+    let negotiated = request.negotiate(Offer::Plain)?;
+    let change = Change::read(request)?;
+    let options = WriteOptions::parse(&request.query, "PatchOptions")?;
+    if request
+        .query
+        .get("force")
+        .is_some_and(|force| !force.is_empty())
+    {
+        let cause = StatusCause {
+            reason: "FieldValueForbidden".to_owned(),
+            message: "Forbidden: may not be specified for non-apply patch".to_owned(),
+            field: "force".to_owned(),
+        };
+        return Err(Status::invalid(
+            "meta.k8s.io",
+            "PatchOptions",
+            "",
+            vec![cause],
+        ));
+    }
+    store(resource.as_ref(), request, &options, negotiated, |old| {
+        change.apply(old)
+    })
+    .await
+}
+
+impl Change {
+    /// The change in the body.
+    ///
+    /// # Errors
+    /// 415 for a form that is not taken, 400 for a body that is no patch, 413 for too many operations.
+    fn read(request: &VerbRequest) -> Result<Self, Status> {
+        let accepted = [PatchType::Json.media_type(), PatchType::Merge.media_type()];
+        let content_type = request
+            .headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        let essence = content_type
+            .unwrap_or_default()
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim();
+        let malformed = |error: &dyn std::fmt::Display| {
+            Status::bad_request(format!("error decoding patch: {error}"))
+        };
+        if essence == PatchType::Json.media_type() {
+            let patch: Patch =
+                serde_json::from_slice(&request.body).map_err(|error| malformed(&error))?;
+            if patch.0.len() > MAX_OPERATIONS {
+                return Err(Status::too_many_operations(MAX_OPERATIONS, patch.0.len()));
+            }
+            return Ok(Self::Operations(patch));
+        }
+        if essence == PatchType::Merge.media_type() {
+            let merge = decode_json(&request.body).map_err(|error| malformed(&error))?;
+            if !merge.value.is_object() {
+                return Err(Status::bad_request(
+                    "error decoding patch: a merge patch must be an object",
+                ));
+            }
+            return Ok(Self::Merge(merge));
+        }
+        Err(Status::unsupported_media_type(&accepted))
+    }
+
+    fn apply(&self, old: &Value) -> Result<Revised, Status> {
+        let mut object = old.clone();
+        match self {
+            Self::Merge(Decoded { value, duplicates }) => {
+                json_patch::merge(&mut object, value);
+                Ok(Revised {
+                    object,
+                    duplicates: duplicates.clone(),
+                })
+            }
+            Self::Operations(patch) => match json_patch::patch(&mut object, patch) {
+                Ok(()) => Ok(Revised {
+                    object,
+                    duplicates: Vec::new(),
+                }),
+                Err(error) => Err(inapplicable(&error)),
+            },
+        }
+    }
+}
+
+/// 422 for a patch that does not fit the object, or whose test fails.
+fn inapplicable(error: &json_patch::PatchError) -> Status {
+    let reason = match error.kind {
+        PatchErrorKind::TestFailed => format!("testing value {} failed", error.path),
+        _ => error.to_string(),
+    };
+    Status::unprocessable(format!(
+        "the server rejected our request due to an error in our request: {reason}"
+    ))
+}

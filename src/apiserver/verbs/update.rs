@@ -1,0 +1,291 @@
+//! UPDATE and PATCH: a new object made from the one that is there, checked, and stored if it differs.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::{create::check_type, get::json_response, request::VerbRequest};
+use crate::{
+    apiserver::{
+        Body, Definition, NotUpdated, Resource, Status, StatusCause, Update,
+        body::value_response,
+        negotiate::{Negotiated, Offer},
+        query::{FieldValidation, WriteOptions},
+        resource::object_json,
+    },
+    schema::{Decoded, merge_equal_owners, validate_object_meta},
+    store::Stored,
+};
+
+/// Tries at an update that others overtake. Each overtaking is somebody's success, so this is never reached in peace.
+const TRIES: usize = 5;
+/// Metadata that an update cannot change: what is sent in it gives way to what is stored.
+const KEPT_METADATA: [&str; 7] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "selfLink",
+    "uid",
+];
+
+/// A new object, as its client wants it, and what was wrong with its text.
+pub(super) struct Revised {
+    pub(super) object: Value,
+    pub(super) duplicates: Vec<String>,
+}
+
+pub(super) async fn update<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
+    let definition = resource.definition();
+    let negotiated = request.negotiate(Offer::Plain)?;
+    let options = WriteOptions::parse(&request.query, "UpdateOptions")?;
+    let Decoded { value, duplicates } = request.decode()?;
+    check_type(definition, request, &value)?;
+    if version_of(&value).is_empty() {
+        let cause = StatusCause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: "Invalid value: 0: must be specified for an update".to_owned(),
+            field: "metadata.resourceVersion".to_owned(),
+        };
+        return Err(Status::invalid(
+            definition.group,
+            definition.kind,
+            &request.target.name,
+            vec![cause],
+        ));
+    }
+    let revise = |_: &Value| {
+        Ok(Revised {
+            object: value.clone(),
+            duplicates: duplicates.clone(),
+        })
+    };
+    store(resource.as_ref(), request, &options, negotiated, revise).await
+}
+
+/// Stores what `revise` makes of the object, again if another write comes between, unless the client named the version that
+/// it means.
+pub(super) async fn store<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    options: &WriteOptions,
+    negotiated: Negotiated,
+    revise: impl Fn(&Value) -> Result<Revised, Status>,
+) -> Result<Response<Body>, Status> {
+    let definition = resource.definition();
+    let key = request.key();
+    for _ in 0..TRIES {
+        let found = resource.store().get(&key.namespace, &key.name);
+        let old = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
+        let update = revised(resource, request, options, old, &revise)?;
+        if update.old_json == update.new_json {
+            return Ok(stored(resource, request, negotiated, &update.old));
+        }
+        resource.validate_update(&update)?;
+        if options.dry_run {
+            return Ok(value_response(
+                StatusCode::OK,
+                negotiated.media_type,
+                &update.new_json,
+            ));
+        }
+        match resource.update(&request.context, update).await {
+            Ok(object) => return Ok(stored(resource, request, negotiated, &object)),
+            Err(NotUpdated::Overtaken) => {}
+            Err(NotUpdated::Refused(status)) => return Err(status),
+        }
+    }
+    Err(modified(definition, &key.name))
+}
+
+fn stored<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    negotiated: Negotiated,
+    object: &Stored<R::Object>,
+) -> Response<Body> {
+    let json = object_json(resource, object, request.version);
+    json_response(StatusCode::OK, negotiated.media_type, json)
+}
+
+/// The update that `revise` makes of the object, with everything checked that is the same for all resources.
+fn revised<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    options: &WriteOptions,
+    old: Arc<Stored<R::Object>>,
+    revise: impl Fn(&Value) -> Result<Revised, Status>,
+) -> Result<Update<R::Object>, Status> {
+    let definition = resource.definition();
+    let old_json = serde_json::from_slice(&object_json(resource, &old, request.version))
+        .expect("the machinery writes valid JSON");
+    let Revised {
+        object: mut new_json,
+        duplicates,
+    } = revise(&old_json)?;
+    check_type(definition, request, &new_json)?;
+    check_identity(definition, request, &old_json, &new_json)?;
+    let schema = &definition.versions[request.version].schema;
+    let unknown = schema.prune(&mut new_json);
+    report(request, options.field_validation, &duplicates, &unknown)?;
+    keep(&old_json, &mut new_json);
+    for uid in merge_equal_owners(&mut new_json) {
+        request.context.warn(super::create::duplicate_owner(&uid));
+    }
+    resource.keep_own(&request.context, &old_json, &mut new_json);
+    schema.default(&mut new_json);
+    if new_json["spec"] != old_json["spec"] {
+        let generation = old_json["metadata"]["generation"].as_i64().unwrap_or(0);
+        new_json["metadata"]["generation"] = (generation + 1).into();
+    }
+    let mut causes = validate_object_meta(&new_json, definition.namespaced);
+    causes.extend(schema.validate(&new_json));
+    let mut causes: Vec<_> = causes.into_iter().map(StatusCause::from).collect();
+    causes.extend(new_finalizers(&old_json, &new_json));
+    if !causes.is_empty() {
+        return Err(Status::invalid(
+            definition.group,
+            definition.kind,
+            &request.target.name,
+            causes,
+        ));
+    }
+    Ok(Update {
+        old,
+        old_json,
+        new_json,
+        version: request.version,
+    })
+}
+
+/// The new object must be the old one: the same name, uid, and version if it names one.
+fn check_identity(
+    definition: &Definition,
+    request: &VerbRequest,
+    old: &Value,
+    new: &Value,
+) -> Result<(), Status> {
+    let text = |field: &str| new["metadata"][field].as_str().unwrap_or_default();
+    let name = request.target.name.as_str();
+    if text("name") != name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({name})",
+            text("name")
+        )));
+    }
+    let namespace = request.target.namespace.as_str();
+    if !matches!(text("namespace"), "") && text("namespace") != namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    let (uid, old_uid) = (
+        text("uid"),
+        old["metadata"]["uid"].as_str().unwrap_or_default(),
+    );
+    if !uid.is_empty() && uid != old_uid {
+        let reason = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
+        );
+        return Err(Status::conflict(definition, name, &reason));
+    }
+    let version = version_of(new);
+    if !version.is_empty() && version != version_of(old) {
+        return Err(modified(definition, name));
+    }
+    Ok(())
+}
+
+fn version_of(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+}
+
+fn modified(definition: &Definition, name: &str) -> Status {
+    let reason = "the object has been modified; please apply your changes to the latest version and try again";
+    Status::conflict(definition, name, reason)
+}
+
+/// Puts back what an update cannot change.
+fn keep(old: &Value, new: &mut Value) {
+    let Value::Object(fields) = new else { return };
+    match old.get("status") {
+        Some(status) => fields.insert("status".to_owned(), status.clone()),
+        None => fields.remove("status"),
+    };
+    for field in ["apiVersion", "kind"] {
+        fields.insert(field.to_owned(), old[field].clone());
+    }
+    let Some(Value::Object(metadata)) = fields.get_mut("metadata") else {
+        return;
+    };
+    for field in KEPT_METADATA
+        .into_iter()
+        .chain(["resourceVersion", "namespace"])
+    {
+        match old["metadata"].get(field) {
+            Some(value) => metadata.insert(field.to_owned(), value.clone()),
+            None => metadata.remove(field),
+        };
+    }
+}
+
+/// Unknown and duplicate fields, dealt with as asked.
+fn report(
+    request: &VerbRequest,
+    validation: FieldValidation,
+    duplicates: &[String],
+    unknown: &[String],
+) -> Result<(), Status> {
+    let faults = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"));
+    let faults: Vec<_> = faults
+        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
+        .collect();
+    match validation {
+        FieldValidation::Strict if !faults.is_empty() => Err(Status::bad_request(format!(
+            "strict decoding error: {}",
+            faults.join(", ")
+        ))),
+        FieldValidation::Warn => {
+            faults
+                .into_iter()
+                .for_each(|fault| request.context.warn(fault));
+            Ok(())
+        }
+        FieldValidation::Strict | FieldValidation::Ignore => Ok(()),
+    }
+}
+
+/// An object that is being deleted takes no new finalizers: nobody would know to act on them.
+fn new_finalizers(old: &Value, new: &Value) -> Option<StatusCause> {
+    if old["metadata"].get("deletionTimestamp").is_none() {
+        return None;
+    }
+    let listed = |object: &Value| {
+        object["metadata"]["finalizers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    };
+    let known = listed(old);
+    let added: Vec<_> = listed(new)
+        .into_iter()
+        .filter(|finalizer| !known.contains(finalizer))
+        .collect();
+    (!added.is_empty()).then(|| StatusCause {
+        reason: "FieldValueForbidden".to_owned(),
+        message: format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {}",
+            Value::from(added)
+        ),
+        field: "metadata.finalizers".to_owned(),
+    })
+}

@@ -1,0 +1,62 @@
+//! The command line, a file a subcommand. Wiring only: what is decided is decided in the rooms.
+
+mod crdgen;
+mod dev;
+mod serve;
+mod server;
+mod sim;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::telemetry::{DEFAULT_FILTER, LogFormat, init_log};
+
+/// Sandboxes of a fleet of nodes as ordinary Kubernetes objects, without an object in etcd for each.
+#[derive(Debug, Parser)]
+#[command(name = "sandbox-apiserver", version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct LogArgs {
+    /// Form of the log on standard error: text or json.
+    #[arg(long, global = true, default_value = "text")]
+    log_format: String,
+    /// What is logged, as a list such as info,sandbox_apiserver::gateway=debug.
+    #[arg(long, global = true, default_value = DEFAULT_FILTER)]
+    log_filter: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve sandboxes.agents.x-k8s.io behind a kube-apiserver.
+    Serve(Box<serve::ServeArgs>),
+    /// Serve simulated nodes, in one process and without a cluster.
+    Dev(dev::DevArgs),
+    /// Simulate nodes that answer the sandboxd API.
+    Sim(sim::SimArgs),
+    /// Print or write the CRDs of the objects that are kept in etcd.
+    Crdgen(crdgen::CrdgenArgs),
+}
+
+/// Runs the command until it ends.
+///
+/// # Errors
+/// Why it could not start, or had to end.
+pub async fn run(cli: Cli) -> anyhow::Result<()> {
+    if !matches!(cli.command, Command::Crdgen(_)) {
+        init_log(
+            cli.log.log_format.parse::<LogFormat>()?,
+            &cli.log.log_filter,
+        )?;
+    }
+    match cli.command {
+        Command::Serve(args) => serve::serve(*args).await,
+        Command::Dev(args) => dev::dev(args).await,
+        Command::Sim(args) => sim::sim(args).await,
+        Command::Crdgen(args) => crdgen::crdgen(args),
+    }
+}

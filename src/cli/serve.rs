@@ -1,0 +1,249 @@
+//! `serve`: the aggregated API server.
+
+use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use clap::{ArgAction, Args};
+use ipnet::IpNet;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::net::TcpListener;
+
+use super::server::{Access, Process};
+use crate::{
+    admission::Namespaces,
+    auth::{
+        AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable,
+        write_client,
+    },
+    fleet::{Fleet, HealthLimits},
+    inventory::Source,
+    sandboxd::{Client, ClientOptions, TokenSource},
+    sequencer::{LeaseOptions, Sequencer, own_namespace},
+    serving::{CertificateFiles, ServingMetrics, TlsMaterial},
+    store::Limits,
+    telemetry::{Metrics, Tasks, shutdown_on_signal},
+};
+
+/// Time between two looks at the certificate files.
+const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
+/// How long watches of kube-apiserver may take to end.
+const TASKS_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Port for HTTPS.
+    #[arg(long, default_value_t = 6443)]
+    secure_port: u16,
+    /// Address to listen on.
+    #[arg(long, default_value = "0.0.0.0")]
+    bind_address: IpAddr,
+    /// Serving certificate and its intermediates, PEM. Read again when it changes.
+    #[arg(long)]
+    tls_cert_file: PathBuf,
+    /// Key of the serving certificate, PEM.
+    #[arg(long)]
+    tls_private_key_file: PathBuf,
+    /// How to reach kube-apiserver. Unset: the pod's ServiceAccount.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Token for the nodes' daemons. Read again when it changes. Unset: reads work, writes are refused.
+    #[arg(long)]
+    sandboxd_token_file: Option<PathBuf>,
+    /// Authorities that sign the certificates of daemons behind https, PEM.
+    #[arg(long)]
+    sandboxd_ca_file: Option<PathBuf>,
+    /// Networks that nodes' daemons may be called in, beside the addresses of the Node objects.
+    #[arg(long, value_delimiter = ',')]
+    node_address_cidrs: Vec<IpNet>,
+    /// Whether this server drives the nodes' warm pools from SandboxWarmPool objects.
+    #[arg(long, default_value_t = false, action = ArgAction::Set)]
+    warm_pool_driver: bool,
+    /// Namespace of the Lease that elects the writer. Unset: the pod's own, else kube-system.
+    #[arg(long)]
+    lease_namespace: Option<String>,
+    /// Whether requests without a credential are those of system:anonymous, or refused.
+    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    anonymous_auth: bool,
+    /// Start although the ConfigMap extension-apiserver-authentication cannot be read; until it can, no certificate is trusted.
+    #[arg(long)]
+    authentication_tolerate_lookup_failure: bool,
+    /// Ask for every name of a direct request, for clusters where an authorizer before RBAC denies single names.
+    #[arg(long)]
+    authorization_ask_every_name: bool,
+    /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
+    #[arg(long, default_value_t = 3)]
+    shutdown_delay_seconds: u64,
+    /// Changes kept for watches and pages.
+    #[arg(long, default_value_t = Limits::default().events)]
+    history_events: usize,
+    /// Bytes of objects kept for watches and pages.
+    #[arg(long, default_value_t = Limits::default().weight_bytes)]
+    history_bytes: usize,
+}
+
+pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !args.warm_pool_driver,
+        "--warm-pool-driver=true: this version has no warm-pool driver"
+    );
+    let asked = shutdown_on_signal().context("listening for signals")?;
+    let metrics = Metrics::new();
+    let mut tasks = Tasks::new(asked.clone());
+    let serving_metrics = ServingMetrics::register(&metrics);
+    let tls = certificate(&args, serving_metrics.clone(), &mut tasks).await?;
+    let listener = TcpListener::bind((args.bind_address, args.secure_port))
+        .await
+        .context("listening")?;
+    let port = listener.local_addr()?.port();
+    let process = Process::start(
+        listener,
+        tls,
+        asked.clone(),
+        metrics.clone(),
+        serving_metrics,
+    );
+    tracing::info!(port, "listening");
+
+    let config = kube_config(args.kubeconfig.as_deref()).await?;
+    let reader =
+        kube::Client::try_from(config.clone()).context("building the client for kube-apiserver")?;
+    let writer = write_client(config).context("building the client for kube-apiserver")?;
+    let access = access(&args, &process, &mut tasks, &reader, &writer).await?;
+
+    let lease = LeaseOptions::new(
+        args.lease_namespace.clone().unwrap_or_else(own_namespace),
+        port,
+    );
+    let sequencer = Sequencer::acquire(
+        writer.clone(),
+        lease,
+        process.readiness.check("lease"),
+        &asked,
+    )
+    .await;
+    let sequencer = sequencer.context("taking the Lease")?;
+    let lost = sequencer.lost().clone();
+
+    let history = Limits {
+        events: args.history_events,
+        weight_bytes: args.history_bytes,
+    };
+    let fleet = Arc::new(Fleet::new(
+        sequencer.first_version(),
+        history,
+        HealthLimits::default(),
+    ));
+    let daemons = Client::new(ClientOptions {
+        token: args
+            .sandboxd_token_file
+            .clone()
+            .map_or(TokenSource::Absent, TokenSource::File),
+        ca_file: args.sandboxd_ca_file.clone(),
+    })?;
+    let inventory = process.inventory(
+        fleet.clone(),
+        daemons.clone(),
+        args.node_address_cidrs.clone(),
+    );
+    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
+    process.open(access, fleet, gateway.clone())?;
+    process.follow(&inventory, Source::Cluster(reader), &mut tasks);
+    let asked_to_end = asked.clone();
+    tasks.spawn("lease guard", async move {
+        lost.cancelled().await;
+        if !asked_to_end.is_cancelled() {
+            tracing::error!(
+                "the Lease is lost: ending, so that the next life starts with a newer epoch"
+            );
+            asked_to_end.cancel();
+        }
+    });
+    process
+        .end(Duration::from_secs(args.shutdown_delay_seconds), gateway)
+        .await;
+    let held = sequencer.holds();
+    sequencer.release().await;
+    tasks.finish(TASKS_PATIENCE).await;
+    anyhow::ensure!(held, "the Lease was lost");
+    Ok(())
+}
+
+async fn certificate(
+    args: &ServeArgs,
+    metrics: ServingMetrics,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Arc<TlsMaterial>> {
+    let files = CertificateFiles {
+        certificate: args.tls_cert_file.clone(),
+        private_key: args.tls_private_key_file.clone(),
+    };
+    let material = Arc::new(
+        TlsMaterial::load(&files)
+            .await
+            .context("loading the serving certificate")?,
+    );
+    let follow = material.clone().follow(files, CERTIFICATE_PERIOD, metrics);
+    tasks.spawn("serving certificate", follow);
+    Ok(material)
+}
+
+/// The configuration for kube-apiserver: a file's, or the pod's.
+pub(super) async fn kube_config(file: Option<&std::path::Path>) -> anyhow::Result<kube::Config> {
+    match file {
+        None => kube::Config::incluster()
+            .context("reading the pod's ServiceAccount; outside a cluster give --kubeconfig"),
+        Some(file) => {
+            let kubeconfig = Kubeconfig::read_from(file)
+                .with_context(|| format!("reading {}", file.display()))?;
+            let config =
+                kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                    .await;
+            config.with_context(|| format!("using {}", file.display()))
+        }
+    }
+}
+
+async fn access(
+    args: &ServeArgs,
+    process: &Process,
+    tasks: &mut Tasks,
+    reader: &kube::Client,
+    writer: &kube::Client,
+) -> anyhow::Result<Access> {
+    let counters = AuthMetrics::register(&process.metrics);
+    let when_unreadable = match args.authentication_tolerate_lookup_failure {
+        true => WhenUnreadable::Tolerate,
+        false => WhenUnreadable::Refuse,
+    };
+    let check = process.readiness.check("authentication");
+    let trust = ClientTrust::follow(
+        reader.clone(),
+        when_unreadable,
+        tasks,
+        check,
+        counters.clone(),
+    )
+    .await;
+    let trust =
+        trust.context("reading the ConfigMap kube-system/extension-apiserver-authentication")?;
+    let tokens = TokenReviewer::new(writer.clone(), Vec::new(), counters.clone());
+    Ok(Access {
+        authenticator: Authenticator::delegated(
+            trust,
+            tokens,
+            args.anonymous_auth,
+            counters.clone(),
+        ),
+        authorizer: Authorizer::delegated(
+            writer.clone(),
+            args.authorization_ask_every_name,
+            counters,
+        ),
+        namespaces: Namespaces::follow(
+            reader.clone(),
+            tasks,
+            process.readiness.check("namespaces"),
+        ),
+        fixed: std::collections::HashMap::new(),
+    })
+}

@@ -1,0 +1,444 @@
+//! A claim: a warm VM for a name, from whichever node has one.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{Error, Gateway, Result};
+use crate::{
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, labels},
+    fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox, UserPart},
+    meta::UnixTime,
+    sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
+    store::Stored,
+};
+
+/// Nodes asked for one claim before it is given up.
+const MAX_ATTEMPTS: usize = 6;
+/// Nodes asked what is warm, when none is known to have anything: a publication may be half a minute old, and a pool refills
+/// in less.
+const ASKED: usize = 4;
+/// Addresses of one redirect that are tried.
+const MAX_REDIRECTS: usize = 3;
+/// How long a node is asked, right after its answer broke off, whether it granted the claim.
+const QUICK_QUESTION: Duration = Duration::from_millis(500);
+/// The lease a daemon gives when none is asked for, and the longest it gives.
+const DEFAULT_LEASE: Duration = Duration::from_secs(300);
+const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+/// What a daemon keeps of a claim's metadata: pairs, and bytes of all of them as JSON.
+const MAX_METADATA: usize = 16;
+const MAX_METADATA_BYTES: usize = 4_096;
+
+/// Key in a claim's metadata that tells our claims of one name apart.
+pub(super) const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
+
+/// What is claimed.
+#[derive(Clone, Debug)]
+pub struct ClaimOrder {
+    /// The name it gets.
+    pub key: SandboxKey,
+    /// What it is made from.
+    pub pool: PoolKey,
+    /// The lease; `None`: the daemon's default.
+    pub ttl: Option<Duration>,
+    /// What the user sent.
+    pub user: Arc<UserPart>,
+}
+
+/// A sandbox that was claimed.
+#[derive(Debug)]
+pub struct ClaimedSandbox {
+    /// The sandbox, listed.
+    pub record: Arc<Stored<Sandbox>>,
+    /// Its credential, which nothing else keeps.
+    pub token: Token,
+}
+
+/// A grant on its way to its client.
+struct Grant {
+    node: NodeName,
+    reply: ClaimReply,
+    /// When the node made it.
+    claimed_at: UnixTime,
+}
+
+/// One claim, over all its attempts.
+pub(super) struct Claim {
+    gateway: Gateway,
+    pub(super) name: Arc<NameReservation>,
+    pub(super) request: ClaimRequest,
+    order: ClaimOrder,
+    tried: Vec<NodeName>,
+    /// The most telling refusal so far.
+    refusal: Option<Error>,
+    /// Nodes that did not say what they did.
+    pub(super) unsettled: Vec<(NodeName, NodeAddress)>,
+}
+
+impl Gateway {
+    /// Claims a warm VM and lists it under its name.
+    ///
+    /// Dropping the future, as when the client leaves, releases what is granted afterwards.
+    ///
+    /// # Errors
+    /// See [`Error`]. Only after [`Error::OutcomeUnknown`] may a VM have been spent; it is found and released.
+    pub async fn claim(&self, order: ClaimOrder) -> Result<ClaimedSandbox> {
+        let begun = Instant::now();
+        let name = self.inner.fleet.reserve(order.key.clone());
+        let name = name.map_err(|taken| Error::NameTaken {
+            key: order.key.clone(),
+            terminating: taken.terminating,
+        })?;
+        let claim = Claim::new(self.clone(), Arc::new(name), order);
+        let (answer_tx, answer_rx) = oneshot::channel();
+        self.inner.tasks.spawn(claim.run(answer_tx));
+        let answer = answer_rx.await.unwrap_or(Err(Error::Ending));
+        let metrics = &self.inner.metrics;
+        metrics
+            .claim_duration
+            .observe(begun.elapsed().as_secs_f64());
+        metrics.claimed(match &answer {
+            Ok(_) => "ok",
+            Err(Error::NoWarmCapacity { .. }) => "no_warm_capacity",
+            Err(Error::OutcomeUnknown { .. }) => "unknown",
+            Err(_) => "error",
+        });
+        answer
+    }
+}
+
+impl Claim {
+    fn new(gateway: Gateway, name: Arc<NameReservation>, order: ClaimOrder) -> Self {
+        let request = ClaimRequest {
+            ttl_seconds: order.ttl.map_or(0, seconds),
+            claim_ref: order.key.to_string(),
+            metadata: metadata(&order.user),
+            ..ClaimRequest::new(order.pool.clone())
+        };
+        Self {
+            gateway,
+            name,
+            request,
+            order,
+            tried: Vec::new(),
+            refusal: None,
+            unsettled: Vec::new(),
+        }
+    }
+
+    async fn run(mut self, answer_tx: oneshot::Sender<Result<ClaimedSandbox>>) {
+        let granted = self.grant().await;
+        let winner = granted
+            .as_ref()
+            .ok()
+            .map(|grant| (grant.node.clone(), grant.reply.id.clone()));
+        let answer = granted.and_then(|grant| self.list(grant, &answer_tx));
+        if let Err(answer) = answer_tx.send(answer)
+            && let Ok(claimed) = answer
+        {
+            self.abandon(&claimed.record.value);
+        }
+        if !self.unsettled.is_empty() {
+            self.gateway
+                .inner
+                .metrics
+                .lost_answers
+                .inc_by(self.unsettled.len() as u64);
+            self.settle(winner).await;
+        }
+    }
+
+    /// Lists the grant, unless nobody waits for it or its name is gone.
+    fn list(
+        &self,
+        grant: Grant,
+        answer_tx: &oneshot::Sender<Result<ClaimedSandbox>>,
+    ) -> Result<ClaimedSandbox> {
+        let inner = &self.gateway.inner;
+        let Grant {
+            node,
+            reply,
+            claimed_at,
+        } = grant;
+        if answer_tx.is_closed() {
+            inner.metrics.abandoned_claims.inc();
+            self.gateway.release_unlisted(node, reply.id);
+            return Err(Error::Ending);
+        }
+        let granted = Granted {
+            node: node.clone(),
+            claim: reply.id.clone(),
+            pool: Some(Arc::new(self.order.pool.clone())),
+            address: reply.owner_addr.unwrap_or_default().into(),
+            from_checkpoint: reply.from_checkpoint.map(|id| id.as_str().into()),
+            claimed_at,
+            deadline: reply.deadline,
+            phase: Phase::Running,
+            user: Some(self.order.user.clone()),
+        };
+        match inner.fleet.granted(&self.name, granted, Now::read()) {
+            Ok(record) => {
+                self.gateway.renew_if_needed(&record.value);
+                Ok(ClaimedSandbox {
+                    record,
+                    token: reply.token,
+                })
+            }
+            Err(_) => {
+                self.gateway.release_unlisted(node, reply.id);
+                Err(Error::NameTaken {
+                    key: self.order.key.clone(),
+                    terminating: false,
+                })
+            }
+        }
+    }
+
+    /// The client left between the listing and the answer.
+    fn abandon(&self, sandbox: &Sandbox) {
+        self.gateway.inner.metrics.abandoned_claims.inc();
+        let (gateway, node, claim) = (
+            self.gateway.clone(),
+            sandbox.node.clone(),
+            sandbox.claim.clone(),
+        );
+        self.gateway.inner.tasks.spawn(async move {
+            if let Some(record) = gateway.inner.fleet.by_claim(&node, &claim) {
+                // What cannot be released now stays owed, and the sandbox visible until then.
+                let _ = gateway.release(record).await;
+            }
+        });
+    }
+
+    /// Asks one node after the other.
+    async fn grant(&mut self) -> Result<Grant> {
+        let ends = Instant::now() + self.gateway.inner.options.claim_budget;
+        while self.tried.len() < MAX_ATTEMPTS && Instant::now() < ends {
+            let Some(placement) = self.place().await else {
+                break;
+            };
+            if let Some(grant) = self.attempt(placement).await? {
+                return Ok(grant);
+            }
+        }
+        Err(self.verdict())
+    }
+
+    /// The next node to ask. When none is known to have a warm VM, those that should have are asked how many there are.
+    async fn place(&self) -> Option<Placement> {
+        let fleet = &self.gateway.inner.fleet;
+        if let Some(placement) = fleet.place(&self.order.pool, &self.tried) {
+            return Some(placement);
+        }
+        let keepers = fleet.keepers(&self.order.pool, ASKED);
+        let inventory = &self.gateway.inner.inventory;
+        futures::future::join_all(keepers.iter().map(|keeper| inventory.refresh(&keeper.node)))
+            .await;
+        fleet.place(&self.order.pool, &self.tried)
+    }
+
+    /// Asks one node, and those it redirects to. `None`: another one may have it.
+    async fn attempt(&mut self, placement: Placement) -> Result<Option<Grant>> {
+        let fleet = self.gateway.inner.fleet.clone();
+        let node = placement.node.clone();
+        self.tried.push(node.clone());
+        let (addresses, require_promoted) = match self.ask(&placement, self.request.clone()).await?
+        {
+            None => return Ok(None),
+            Some(Claimed::Granted(reply)) => return Ok(Some(self.granted(node, reply))),
+            Some(Claimed::Redirect {
+                addresses,
+                require_promoted,
+            }) => (addresses, require_promoted),
+        };
+        fleet.found_empty(&self.order.pool, &node);
+        self.refuse(Error::NoWarmCapacity {
+            pool: self.order.pool.clone(),
+        });
+        for address in addresses.into_iter().take(MAX_REDIRECTS) {
+            // The token goes only where a publication says that a node is.
+            let Some(peer) = fleet
+                .node_at(&address)
+                .filter(|peer| !self.tried.contains(peer))
+            else {
+                continue;
+            };
+            self.tried.push(peer.clone());
+            let request = ClaimRequest {
+                no_redirect: true,
+                require_promoted,
+                ..self.request.clone()
+            };
+            let placement = Placement {
+                node: peer.clone(),
+                address,
+            };
+            if let Some(Claimed::Granted(reply)) = self.ask(&placement, request).await? {
+                return Ok(Some(self.granted(peer, reply)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks one node once. `None`: it refused, or did not say; an error ends the claim.
+    async fn ask(
+        &mut self,
+        placement: &Placement,
+        request: ClaimRequest,
+    ) -> Result<Option<Claimed>> {
+        let Placement { node, address } = placement;
+        let inner = self.gateway.inner.clone();
+        let error = match inner
+            .daemons
+            .node(address, inner.options.claim_timeout)
+            .claim(&request)
+            .await
+        {
+            Ok(claimed) => return Ok(Some(claimed)),
+            Err(error) => error,
+        };
+        tracing::debug!(%node, error = &error as &dyn std::error::Error, "a node did not grant a claim");
+        if matches!(
+            error,
+            sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. }
+        ) && let Some(reply) = self.recover(address).await
+        {
+            return Ok(Some(Claimed::Granted(reply)));
+        }
+        if error.outcome_unknown() {
+            self.unsettled.push((node.clone(), address.clone()));
+        }
+        match &error {
+            sandboxd::Error::AtCapacity { .. } => inner.fleet.found_empty(&self.order.pool, node),
+            sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_) => {
+                inner.fleet.suspect(node, Now::read())
+            }
+            error if error.nothing_happened() => inner.fleet.give_back(&self.order.pool, node),
+            _ => {}
+        }
+        let refusal = match Error::of_call(node, &self.order.key, error) {
+            error @ Error::NoToken(_) => return Err(error),
+            Error::AtCapacity { .. } => Error::NoWarmCapacity {
+                pool: self.order.pool.clone(),
+            },
+            Error::Gone { .. } => Error::UnknownTemplate {
+                template: self.order.pool.template.to_string(),
+            },
+            error => error,
+        };
+        self.refuse(refusal);
+        Ok(None)
+    }
+
+    /// The grant behind an answer that broke off, if the node says at once that there is one.
+    async fn recover(&self, address: &NodeAddress) -> Option<ClaimReply> {
+        let daemon = self.gateway.inner.daemons.node(address, QUICK_QUESTION);
+        let rows = daemon.sandboxes_of(&self.request.claim_ref).await.ok()?;
+        let row = rows.into_iter().find(|row| self.is_ours(&row.metadata))?;
+        let found = daemon.sandbox(&row.id).await.ok()?;
+        Some(ClaimReply {
+            id: found.row.id,
+            token: found.token?,
+            deadline: found.row.deadline,
+            owner_addr: None,
+            template_digest: None,
+            from_checkpoint: found.row.from_checkpoint,
+        })
+    }
+
+    /// Whether a claim that carries our reference was made by this very claim. A daemon that keeps no metadata leaves the
+    /// reference alone to go by, which is ours while we hold the name.
+    pub(super) fn is_ours(&self, metadata: &BTreeMap<String, String>) -> bool {
+        metadata
+            .get(ATTEMPT)
+            .is_none_or(|attempt| self.request.metadata.get(ATTEMPT) == Some(attempt))
+    }
+
+    fn granted(&self, node: NodeName, reply: ClaimReply) -> Grant {
+        Grant {
+            claimed_at: claimed_at(&reply, self.order.ttl),
+            node,
+            reply,
+        }
+    }
+
+    /// Remembers a refusal; a lost answer outweighs all others, and any reason of a node outweighs that it was down.
+    fn refuse(&mut self, refusal: Error) {
+        let weight = |error: &Error| match error {
+            Error::OutcomeUnknown { .. } => 4,
+            Error::NoWarmCapacity { .. } => 3,
+            Error::NodeDown { .. } => 1,
+            _ => 2,
+        };
+        if self
+            .refusal
+            .as_ref()
+            .is_none_or(|known| weight(&refusal) > weight(known))
+        {
+            self.refusal = Some(refusal);
+        }
+    }
+
+    /// Why the claim failed.
+    fn verdict(&mut self) -> Error {
+        let fleet = &self.gateway.inner.fleet;
+        if let Some(refusal) = self.refusal.take() {
+            return refusal;
+        }
+        let pool = self.order.pool.clone();
+        match () {
+            () if !fleet.has_ready_node() => Error::NoNode,
+            () if !fleet.knows_template(&pool.template) => Error::UnknownTemplate {
+                template: pool.template.to_string(),
+            },
+            () => Error::NoWarmCapacity { pool },
+        }
+    }
+
+    pub(super) fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+}
+
+/// When the node made the claim, by the node's own clock: the lease's end less its length. An answer does not say it, and
+/// every later reading of the node does.
+pub(super) fn claimed_at(reply: &ClaimReply, ttl: Option<Duration>) -> UnixTime {
+    let lease = ttl.map_or(DEFAULT_LEASE, |ttl| {
+        Duration::from_secs(seconds(ttl)).min(LONGEST_LEASE)
+    });
+    match reply.deadline {
+        Some(deadline) => {
+            UnixTime::from_secs(deadline.as_secs() - i64::try_from(lease.as_secs()).unwrap_or(0))
+        }
+        None => UnixTime::now(),
+    }
+}
+
+/// Whole seconds, rounded up; at least one, since zero means the default.
+fn seconds(ttl: Duration) -> u64 {
+    (ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)).max(1)
+}
+
+/// What goes with the claim for daemons that keep metadata: the labels, as many as fit, and which attempt it is.
+fn metadata(user: &UserPart) -> BTreeMap<String, String> {
+    let mut metadata = BTreeMap::from([(
+        ATTEMPT.to_owned(),
+        uuid::Uuid::new_v4().simple().to_string(),
+    )]);
+    let mut bytes = 128;
+    for (key, value) in &user.labels {
+        bytes += key.len() + value.len() + 6;
+        if metadata.len() >= MAX_METADATA
+            || bytes > MAX_METADATA_BYTES
+            || key.len() > 128
+            || key.starts_with(labels::PREFIX)
+        {
+            continue;
+        }
+        metadata.insert(key.to_string(), value.to_string());
+    }
+    metadata
+}
+
+/// The id of a claim and where it is.
+pub(super) type Winner = (NodeName, ClaimId);

@@ -1,0 +1,146 @@
+//! A daemon's answers in the words of the index.
+
+use super::{
+    entries::MAX_POOLS,
+    fields::{MAX_REFERENCE, MAX_TEMPLATE, MAX_WORD},
+    rejection::{Reason, Rejections},
+};
+use crate::{
+    api::PoolKey,
+    fleet::{Phase, Pool, Row},
+    sandboxd::{Info, SandboxRow},
+};
+
+/// Pairs of metadata, and bytes of them, that are looked at; a daemon takes 16 pairs and 4 KiB.
+const MAX_METADATA: (usize, usize) = (64, 16 << 10);
+
+/// The row for the index. What is out of all proportion is left out of it, never the row: the id stands for itself.
+pub(super) fn row(row: SandboxRow, rejections: &mut Rejections) -> Row {
+    let phase = match &row {
+        row if row.failed.is_some() => Phase::Failed,
+        row if row.archived => Phase::Archived,
+        row if row.hibernated => Phase::Paused,
+        _ => Phase::Running,
+    };
+    let mut keep = |fits: bool| {
+        if !fits {
+            rejections.add(Reason::TooLong);
+        }
+        fits
+    };
+    let metadata_bytes = row
+        .metadata
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum::<usize>();
+    let metadata_fits = row.metadata.len() <= MAX_METADATA.0 && metadata_bytes <= MAX_METADATA.1;
+    Row {
+        claim_ref: if keep(row.claim_ref.len() <= MAX_REFERENCE) {
+            row.claim_ref
+        } else {
+            Default::default()
+        },
+        phase,
+        deadline: row.deadline,
+        claimed_at: row.claimed_at,
+        pool: keep(is_sound(&row.key)).then_some(row.key),
+        address: Default::default(),
+        from_checkpoint: row.from_checkpoint.map(|id| id.as_str().into()),
+        metadata: if keep(metadata_fits) {
+            row.metadata
+        } else {
+            Default::default()
+        },
+        claim: row.id,
+    }
+}
+
+/// The pools for the index. A node that is full has none, whatever is warm.
+pub(super) fn pools(info: Info) -> Vec<Pool> {
+    let full = info.at_capacity;
+    let sound = info.pools.into_iter().filter(|pool| is_sound(&pool.key));
+    let pools = sound.map(|pool| Pool {
+        key: pool.key,
+        warm: if full { 0 } else { pool.warm },
+        target: pool.target,
+    });
+    pools.take(MAX_POOLS).collect()
+}
+
+fn is_sound(key: &PoolKey) -> bool {
+    (1..=MAX_TEMPLATE).contains(&key.template.len())
+        && key.net.len() <= MAX_WORD
+        && key.size.len() <= MAX_WORD
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn mk_row(fields: Value) -> (Row, Rejections) {
+        let mut wire = json!({"id": "sb_1", "key": {"template": "t"}, "hibernated": false});
+        wire.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let mut rejections = Rejections::default();
+        let row = row(serde_json::from_value(wire).unwrap(), &mut rejections);
+        (row, rejections)
+    }
+
+    #[test]
+    fn the_gravest_state_is_the_phase() {
+        let phase = |fields| mk_row(fields).0.phase;
+        assert_eq!(phase(json!({})), Phase::Running);
+        assert_eq!(phase(json!({"hibernated": true})), Phase::Paused);
+        assert_eq!(
+            phase(json!({"hibernated": true, "archived": true})),
+            Phase::Archived
+        );
+        assert_eq!(
+            phase(json!({"archived": true, "failed": "vmm died"})),
+            Phase::Failed
+        );
+    }
+
+    #[test]
+    fn what_is_out_of_proportion_is_left_out_but_the_row_stays() {
+        let (row, rejections) = mk_row(json!({
+            "claim_ref": "x".repeat(1_000), "key": {"template": "t".repeat(1_000)}, "metadata": {"k": "v".repeat(100_000)}}));
+        assert_eq!(
+            (row.claim_ref.as_str(), row.pool, row.metadata.len()),
+            ("", None, 0)
+        );
+        assert_eq!(
+            rejections.iter().collect::<Vec<_>>(),
+            [(Reason::TooLong, 3)]
+        );
+        let (row, rejections) =
+            mk_row(json!({"claim_ref": "a/b", "metadata": {"k": "v"}, "from_checkpoint": "ck_1"}));
+        assert_eq!(
+            (row.claim_ref.as_str(), row.metadata["k"].as_str()),
+            ("a/b", "v")
+        );
+        assert_eq!(
+            (row.from_checkpoint.as_deref(), rejections),
+            (Some("ck_1"), Rejections::default())
+        );
+    }
+
+    #[test]
+    fn a_full_node_has_nothing_warm() {
+        let info = |full: bool| {
+            let info = json!({"pools": [{"key": {"template": "t"}, "warm": 3, "target": 4}], "claimed": 1, "hibernated": 0, "at_capacity": full});
+            pools(serde_json::from_value(info).unwrap())
+        };
+        assert_eq!(
+            (
+                info(false)[0].warm,
+                info(true)[0].warm,
+                info(true)[0].target
+            ),
+            (3, 0, 4)
+        );
+    }
+}

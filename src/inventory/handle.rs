@@ -1,0 +1,49 @@
+//! The room's one object: it follows the nodes, and asks one when somebody needs to know now.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{InventoryMetrics, Options, Source, daemons::Daemons, follow::Follower};
+use crate::{api::NodeName, fleet::Fleet, sandboxd, telemetry::Check};
+
+/// Keeps the index in agreement with the nodes. A clone is the same one.
+#[derive(Clone)]
+pub struct Inventory {
+    daemons: Arc<Daemons>,
+}
+
+impl Inventory {
+    /// Does nothing yet; [`Inventory::run`] does.
+    pub fn new(
+        fleet: Arc<Fleet>,
+        daemons: sandboxd::Client,
+        options: Options,
+        metrics: InventoryMetrics,
+    ) -> Self {
+        Self {
+            daemons: Arc::new(Daemons::new(fleet, daemons, options, metrics)),
+        }
+    }
+
+    /// Follows `source` and the nodes until `shutdown`.
+    ///
+    /// `ready` passes once the first list is in and every node with a usable address was read or did not answer; the index's
+    /// history begins there. From then on it stays: what cannot be watched or reached keeps its last state.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn run(self, source: Source, ready: Check, shutdown: CancellationToken) {
+        Follower::new(self.daemons, ready)
+            .run(source, shutdown)
+            .await;
+    }
+
+    /// Asks a node what is warm and whether it is draining, and takes the answer over. Whether it answered.
+    ///
+    /// Callers at the same time share one question, and one asked in the last [`Options::infos_apart`] is not asked again.
+    /// Takes at most [`Options::info_within`].
+    pub async fn refresh(&self, node: &NodeName) -> bool {
+        self.daemons.ask(node).await
+    }
+}

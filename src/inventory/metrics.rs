@@ -1,0 +1,160 @@
+//! What this room counts.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+};
+
+use super::rejection::{Reason, Rejections};
+use crate::{fleet::Counts, telemetry::Metrics};
+
+const ROOM: &str = "inventory";
+
+/// Counters of inventories and of questions to nodes, and the fleet in numbers. The default counts into nothing that is
+/// shown.
+#[derive(Clone, Debug, Default)]
+pub struct InventoryMetrics {
+    pub(super) applied: Counter,
+    rejected: Family<ReasonLabel, Counter>,
+    rejected_entries: Family<ReasonLabel, Counter>,
+    refused_addresses: Family<ReasonLabel, Counter>,
+    interruptions: Family<ObjectLabel, Counter>,
+    reads: Family<OutcomeLabel, Counter>,
+    infos: Family<OutcomeLabel, Counter>,
+    nodes: Family<HealthLabel, Gauge>,
+    sandboxes: Gauge,
+    name_conflicts: Gauge,
+    warm: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ObjectLabel {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HealthLabel {
+    health: &'static str,
+}
+
+impl InventoryMetrics {
+    /// Counters that show in `metrics`.
+    pub fn register(metrics: &Metrics) -> Self {
+        let new = Self::default();
+        Self {
+            applied: metrics.register(ROOM, "publications", "Inventories taken over", new.applied),
+            rejected: metrics.register(
+                ROOM,
+                "rejected_publications",
+                "Inventories that could not be read, by reason",
+                new.rejected,
+            ),
+            rejected_entries: metrics.register(
+                ROOM,
+                "rejected_entries",
+                "Parts of inventories and of nodes' answers that were left out, by reason",
+                new.rejected_entries,
+            ),
+            refused_addresses: metrics.register(
+                ROOM,
+                "refused_addresses",
+                "Inventories whose address is not used, by reason",
+                new.refused_addresses,
+            ),
+            interruptions: metrics.register(
+                ROOM,
+                "watch_interruptions",
+                "Failures to list or watch, by kind of object",
+                new.interruptions,
+            ),
+            reads: metrics.register(
+                ROOM,
+                "direct_reads",
+                "Nodes asked for all their sandboxes, by outcome",
+                new.reads,
+            ),
+            infos: metrics.register(
+                ROOM,
+                "probes",
+                "Nodes asked whether they are there and what is warm, by outcome",
+                new.infos,
+            ),
+            nodes: metrics.register(ROOM, "nodes", "Nodes by health", new.nodes),
+            sandboxes: metrics.register(ROOM, "sandboxes", "Sandboxes listed", new.sandboxes),
+            name_conflicts: metrics.register(
+                ROOM,
+                "name_conflicts",
+                "Sandboxes listed under their id because another one has their name",
+                new.name_conflicts,
+            ),
+            warm: metrics.register(ROOM, "warm", "Warm VMs that could be claimed", new.warm),
+        }
+    }
+
+    pub(super) fn rejected(&self, reason: Reason) {
+        count(&self.rejected, reason, 1);
+    }
+
+    pub(super) fn rejected_entries(&self, rejections: &Rejections) {
+        for (reason, n) in rejections.iter() {
+            count(&self.rejected_entries, reason, n);
+        }
+    }
+
+    pub(super) fn refused_address(&self, reason: Reason) {
+        count(&self.refused_addresses, reason, 1);
+    }
+
+    pub(super) fn interrupted(&self, kind: &'static str) {
+        self.interruptions
+            .get_or_create(&ObjectLabel { kind })
+            .inc();
+    }
+
+    pub(super) fn read(&self, answered: bool) {
+        self.reads.get_or_create(&outcome(answered)).inc();
+    }
+
+    pub(super) fn asked(&self, answered: bool) {
+        self.infos.get_or_create(&outcome(answered)).inc();
+    }
+
+    pub(super) fn show(&self, counts: &Counts) {
+        for (health, n) in ["fresh", "stale", "lost"].into_iter().zip(counts.nodes) {
+            self.nodes
+                .get_or_create(&HealthLabel { health })
+                .set(gauge(n));
+        }
+        self.sandboxes.set(gauge(counts.sandboxes));
+        self.name_conflicts.set(gauge(counts.name_conflicts));
+        self.warm
+            .set(i64::try_from(counts.warm).unwrap_or(i64::MAX));
+    }
+}
+
+fn count(family: &Family<ReasonLabel, Counter>, reason: Reason, n: u64) {
+    let label = ReasonLabel {
+        reason: reason.as_str(),
+    };
+    family.get_or_create(&label).inc_by(n);
+}
+
+fn outcome(answered: bool) -> OutcomeLabel {
+    OutcomeLabel {
+        outcome: if answered { "ok" } else { "failed" },
+    }
+}
+
+fn gauge(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,43 @@
+//! What the nodes publish and say, merged into the index.
+//!
+//! One task takes in the watches of `NodeInventory` and `Node`, the daemons' answers and the clock, in order. The merge rule is
+//! the index's; decided here:
+//!
+//! - An inventory is read leniently and in one pass: a bad entry costs itself and the meaning of absence, a bad field of the
+//!   object costs that field. Nothing a publisher writes stops the watch or empties the list, and all of it is counted.
+//! - No copy: an inventory is merged and dropped. Rows that wait for a node's answer are bounded by taking no more in.
+//! - A node is read once when its address becomes known, and when its inventory leaves something open; until the first list is
+//!   in and read the server is not ready. A node that does not answer keeps what it has.
+//! - A list that names a node no more is confirmed by a read of that object before its sandboxes go, for a list may be older
+//!   than what was told before.
+//! - Only the publisher's own write counts as a sign of life: `observedAt` moved, or, without that field, anything but the
+//!   server's own `releases`.
+//! - Our token goes only to an address in a configured network or one that the Node of that name has itself.
+
+mod address;
+mod answers;
+mod cluster_node;
+mod complaints;
+mod daemons;
+mod entries;
+mod error;
+mod fields;
+mod follow;
+mod handle;
+mod lenient;
+mod metrics;
+mod options;
+mod publication;
+mod reads;
+mod rejection;
+mod roster;
+mod update;
+mod watch;
+
+pub use cluster_node::ClusterNode;
+pub use error::{Error, Result};
+pub use handle::Inventory;
+pub use metrics::InventoryMetrics;
+pub use options::Options;
+pub use publication::Publication;
+pub use update::{Source, Update};

@@ -1,0 +1,244 @@
+//! A kind of object as the cluster lists and watches it.
+
+use std::{collections::HashMap, fmt::Debug, time::Duration};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use kube::{
+    Api, Error as KubeError, Resource, ResourceExt,
+    runtime::watcher::{self, Config, Event, watcher},
+};
+use rand::Rng;
+use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
+
+use super::Update;
+use crate::api::NodeName;
+
+/// How long one watch lasts; kube-apiserver ends it and it is resumed. A connection that died unnoticed is found by then.
+const WATCH: Duration = Duration::from_secs(120);
+/// A list, or a watch that ought to have ended, may be silent for so long.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Objects in one page of a list, for a cluster that cannot stream one: at 1 MiB an inventory this is what is in memory.
+const PAGE: u32 = 64;
+/// Pauses after failures, from and to.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
+/// Characters of a reason that are kept.
+const MAX_REASON: usize = 256;
+/// How long kube-apiserver may take to say whether an object is there.
+const GET_WITHIN: Duration = Duration::from_secs(5);
+
+/// The objects' updates. Never ends: what fails is told, and tried again after a pause.
+pub(super) fn updates<K>(api: Api<K>) -> BoxStream<'static, Update<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let watch = Watch::new(api);
+    stream::unfold(watch, async |mut watch| {
+        let update = watch.next().await;
+        Some((update, watch))
+    })
+    .boxed()
+}
+
+struct Watch<K> {
+    api: Api<K>,
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    /// Whether the list is asked for as a stream of its objects, one in memory at a time.
+    streams_lists: bool,
+    state: State,
+    /// The objects that were told and not deleted, each with the number of the last list that named it.
+    known: HashMap<NodeName, u64>,
+    n_lists: u64,
+    n_failures: u32,
+    pause: Option<Duration>,
+}
+
+enum State {
+    /// Nothing arrived yet.
+    New,
+    /// Objects of a list arrive.
+    Listing,
+    /// The list is over. These are known and were not in it, which is to be confirmed one by one: a list may come from a
+    /// cache that lags behind what was told before.
+    Confirming(Vec<NodeName>),
+    /// Changes arrive.
+    Watching,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    fn new(api: Api<K>) -> Self {
+        Self {
+            events: events(&api, true),
+            api,
+            streams_lists: true,
+            state: State::New,
+            known: HashMap::new(),
+            n_lists: 0,
+            n_failures: 0,
+            pause: None,
+        }
+    }
+
+    async fn next(&mut self) -> Update<K> {
+        loop {
+            if let Some(pause) = self.pause.take() {
+                sleep(pause).await;
+            }
+            let update = match &mut self.state {
+                State::Confirming(missing) => match missing.pop() {
+                    Some(node) => self.confirm_deleted(node).await,
+                    None => {
+                        self.state = State::Watching;
+                        Some(Update::ListEnds)
+                    }
+                },
+                _ => self.receive().await,
+            };
+            if let Some(update) = update {
+                return update;
+            }
+        }
+    }
+
+    async fn confirm_deleted(&mut self, node: NodeName) -> Option<Update<K>> {
+        let found = timeout(GET_WITHIN, self.api.get_metadata_opt(node.as_str())).await;
+        matches!(found, Ok(Ok(None))).then(|| {
+            self.known.remove(&node);
+            Update::Deleted(node)
+        })
+    }
+
+    async fn receive(&mut self) -> Option<Update<K>> {
+        let watching = matches!(self.state, State::Watching);
+        let within = if watching { WATCH + SILENCE } else { SILENCE };
+        match timeout(within, self.events.next()).await {
+            Ok(Some(Ok(event))) => self.event(event),
+            Ok(Some(Err(error))) => self.failed(error),
+            Ok(None) | Err(_) => {
+                // A cluster that does not know how to stream a list may watch without one.
+                self.restart(watching || !self.streams_lists);
+                Some(self.interrupted(format!("nothing came within {within:?}")))
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event<K>) -> Option<Update<K>> {
+        if !matches!(event, Event::Init) {
+            self.n_failures = 0;
+        }
+        match event {
+            Event::Init => {
+                self.n_lists += 1;
+                let cut = matches!(self.state, State::Listing);
+                self.state = State::Listing;
+                cut.then(|| self.interrupted("the list was cut".to_owned()))
+            }
+            Event::InitApply(object) => {
+                self.note(&object);
+                Some(Update::Listed(object))
+            }
+            Event::InitDone => {
+                let missing = self.known.iter().filter(|(_, list)| **list != self.n_lists);
+                self.state = State::Confirming(missing.map(|(node, _)| node.clone()).collect());
+                None
+            }
+            Event::Apply(object) => {
+                self.note(&object);
+                Some(Update::Applied(object))
+            }
+            Event::Delete(object) => {
+                let node = name(&object);
+                self.known.remove(&node);
+                Some(Update::Deleted(node))
+            }
+        }
+    }
+
+    fn note(&mut self, object: &K) {
+        self.known.insert(name(object), self.n_lists);
+    }
+
+    fn failed(&mut self, error: watcher::Error) -> Option<Update<K>> {
+        match error {
+            // The next line of the stream is another object: a pause would make every node pay for one.
+            watcher::Error::WatchFailed(error) if is_undecodable(&error) => {
+                Some(Update::Undecodable(shortened(&error)))
+            }
+            error if self.streams_lists && refuses_to_stream(&error) => {
+                tracing::info!(kind = %K::kind(&()), "cluster does not stream lists: listing in pages");
+                self.restart(false);
+                None
+            }
+            error => {
+                if is_expired(&error) {
+                    self.restart(self.streams_lists);
+                }
+                Some(self.interrupted(shortened(&error)))
+            }
+        }
+    }
+
+    fn restart(&mut self, streams_lists: bool) {
+        self.streams_lists = streams_lists;
+        self.events = events(&self.api, streams_lists);
+        self.state = State::New;
+    }
+
+    fn interrupted(&mut self, reason: String) -> Update<K> {
+        let [least, most] = PAUSES;
+        let pause = least.saturating_mul(1 << self.n_failures.min(16)).min(most);
+        self.n_failures += 1;
+        self.pause = Some(pause.mul_f64(rand::rng().random_range(0.5..1.0)));
+        Update::Interrupted(reason)
+    }
+}
+
+fn events<K>(api: &Api<K>, streams_lists: bool) -> BoxStream<'static, watcher::Result<Event<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let config = Config::default()
+        .timeout(WATCH.as_secs() as u32)
+        .page_size(PAGE);
+    let config = if streams_lists {
+        config.streaming_lists()
+    } else {
+        config
+    };
+    watcher(api.clone(), config).boxed()
+}
+
+/// Whether one line of the stream could not be read. Every JSON object passes for an empty Status there, so that is what
+/// the client makes of most of them.
+fn is_undecodable(error: &KubeError) -> bool {
+    match error {
+        KubeError::SerdeError(_) => true,
+        KubeError::Api(status) => status.code == 0,
+        _ => false,
+    }
+}
+
+/// Whether the cluster does not take the parameters of a streamed list.
+fn refuses_to_stream(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(KubeError::Api(status)) if matches!(status.code, 400 | 422))
+}
+
+/// Whether a watch cannot be resumed where it was cut.
+fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(KubeError::Api(status)) if status.code == 410)
+}
+
+fn name<K: Resource>(object: &K) -> NodeName {
+    object.name_any().into()
+}
+
+/// The error in one line of bounded length.
+fn shortened(error: &dyn std::error::Error) -> String {
+    error.to_string().chars().take(MAX_REASON).collect()
+}

@@ -1,0 +1,166 @@
+//! How Sandboxes are described to clients.
+
+use schemars::JsonSchema;
+
+use crate::{
+    api::{
+        GROUP, SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions,
+        SandboxSnapshotOptions, SandboxSnapshotSpec, SandboxSnapshotStatus, SandboxSpec,
+        SandboxStatus, V1BETA1,
+    },
+    apiserver::{Column, Definition, ObjectType, Subresource, Version},
+    schema::{self, TypeSchema},
+};
+
+/// The Kubernetes version whose API rules are followed: major and minor.
+pub const KUBERNETES_VERSION: (u32, u32) = (1, 37);
+
+const SANDBOX: &str =
+    "Sandbox is an agent's machine: a microVM that a node kept warm and handed over.";
+const SNAPSHOT: &str = "SandboxSnapshot is a checkpoint of a sandbox on its node.";
+
+/// Subresources by their place in the definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Pause,
+    Resume,
+    Fork,
+    Snapshot,
+}
+
+/// The actions in the definition's order.
+pub(super) const ACTIONS: [Action; 4] = [
+    Action::Pause,
+    Action::Resume,
+    Action::Fork,
+    Action::Snapshot,
+];
+
+/// Columns as upstream's CRD prints them; the wide ones are ours.
+const COLUMNS: [Column; 9] = [
+    Column {
+        name: "Ready",
+        kind: "string",
+        description: "Whether the sandbox can be used.",
+        priority: 0,
+    },
+    Column {
+        name: "Reason",
+        kind: "string",
+        description: "Why the sandbox is ready or not.",
+        priority: 0,
+    },
+    Column {
+        name: "Age",
+        kind: "date",
+        description: "Time since the sandbox was claimed.",
+        priority: 0,
+    },
+    Column {
+        name: "Node",
+        kind: "string",
+        description: "The node that holds the sandbox.",
+        priority: 1,
+    },
+    Column {
+        name: "Template",
+        kind: "string",
+        description: "What the sandbox was made from.",
+        priority: 1,
+    },
+    Column {
+        name: "Size",
+        kind: "string",
+        description: "Size class of the sandbox.",
+        priority: 1,
+    },
+    Column {
+        name: "Net",
+        kind: "string",
+        description: "Network lane of the sandbox.",
+        priority: 1,
+    },
+    Column {
+        name: "Expires",
+        kind: "string",
+        description: "Time until the lease ends.",
+        priority: 1,
+    },
+    Column {
+        name: "ID",
+        kind: "string",
+        description: "The node daemon's id of the sandbox.",
+        priority: 1,
+    },
+];
+
+/// The description of `sandboxes.agents.x-k8s.io`.
+///
+/// # Errors
+/// When a type has no form as a schema, which only a change of the types can bring about.
+pub fn sandbox_definition() -> schema::Result<Definition> {
+    let spec_and_status = TypeSchema::spec_and_status::<SandboxSpec, SandboxStatus>(SANDBOX)?;
+    let sandbox = ObjectType::new("Sandbox", spec_and_status);
+    let item = "io.x-k8s.agents.v1beta1.Sandbox";
+    let list = ObjectType::new(
+        "SandboxList",
+        TypeSchema::list(item, "SandboxList is a list of sandboxes.")?,
+    );
+    let spec_and_status =
+        TypeSchema::spec_and_status::<SandboxSnapshotSpec, SandboxSnapshotStatus>(SNAPSHOT)?;
+    let snapshot = ObjectType::new("SandboxSnapshot", spec_and_status);
+    let subresources = vec![
+        subresource::<SandboxPauseOptions>("pause", "SandboxPauseOptions", &sandbox)?,
+        subresource::<SandboxResumeOptions>("resume", "SandboxResumeOptions", &sandbox)?,
+        Subresource {
+            creates: true,
+            ..subresource::<SandboxForkOptions>("fork", "SandboxForkOptions", &list)?
+        },
+        subresource::<SandboxSnapshotOptions>("snapshot", "SandboxSnapshotOptions", &snapshot)?,
+    ];
+    let schema = sandbox.compile()?;
+    Ok(Definition {
+        group: GROUP,
+        kind: "Sandbox",
+        plural: "sandboxes",
+        singular: "sandbox",
+        short_names: &["sandbox"],
+        categories: &[],
+        namespaced: true,
+        verbs: &[
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ],
+        versions: vec![Version {
+            name: V1BETA1,
+            object: sandbox,
+            schema,
+            columns: &COLUMNS,
+            deprecation: None,
+        }],
+        subresources,
+        selectable_fields: &["status.nodeName"],
+    })
+}
+
+fn subresource<T: JsonSchema>(
+    name: &'static str,
+    kind: &'static str,
+    response: &ObjectType,
+) -> schema::Result<Subresource> {
+    let options = ObjectType::new(kind, TypeSchema::object::<T>()?);
+    let schema = options.compile()?;
+    Ok(Subresource {
+        name,
+        options,
+        schema,
+        response: response.clone(),
+        creates: false,
+    })
+}

@@ -1,0 +1,316 @@
+//! A Sandbox as JSON, written straight from its record. Keys are in alphabetical order, as of a custom resource.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use crate::{
+    api::{NodeAddress, PoolKey, labels},
+    fleet::Sandbox,
+    meta::{ResourceVersion, UnixTime, human_duration, validate_label_value},
+    resources::conditions::{conditions, ready},
+};
+
+/// An object of `agents.x-k8s.io/v1beta1`.
+pub(super) fn object(sandbox: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>) {
+    extend(
+        out,
+        "{\"apiVersion\":\"agents.x-k8s.io/v1beta1\",\"kind\":\"Sandbox\",\"metadata\":",
+    );
+    metadata(sandbox, at, out);
+    extend(out, ",\"spec\":");
+    spec(sandbox, out);
+    extend(out, ",\"status\":");
+    status(sandbox, out);
+    out.push(b'}');
+}
+
+/// `metadata`.
+pub(super) fn metadata(sandbox: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>) {
+    extend(out, "{\"annotations\":{");
+    annotations(sandbox, out);
+    extend(out, "},\"creationTimestamp\":");
+    time(sandbox.created, out);
+    if let Some(deleted_at) = sandbox.deleted_at {
+        extend(
+            out,
+            ",\"deletionGracePeriodSeconds\":0,\"deletionTimestamp\":",
+        );
+        time(deleted_at, out);
+    }
+    let user = sandbox.user.as_deref();
+    if let Some(user) = user.filter(|user| !user.finalizers.is_empty()) {
+        extend(out, ",\"finalizers\":[");
+        separated(user.finalizers.iter(), out, |finalizer, out| {
+            string(finalizer, out)
+        });
+        out.push(b']');
+    }
+    extend(out, ",\"generation\":");
+    extend(out, itoa::Buffer::new().format(generation(sandbox)));
+    extend(out, ",\"labels\":{");
+    object_labels(sandbox, out);
+    out.push(b'}');
+    if let Some(user) = user.filter(|user| !user.managed_fields.is_empty()) {
+        extend(out, ",\"managedFields\":");
+        extend(out, &user.managed_fields);
+    }
+    extend(out, ",\"name\":");
+    string(&sandbox.name, out);
+    extend(out, ",\"namespace\":");
+    string(&sandbox.namespace, out);
+    if let Some(user) = user.filter(|user| !user.owner_references.is_empty()) {
+        extend(out, ",\"ownerReferences\":");
+        extend(out, &user.owner_references);
+    }
+    extend(out, ",\"resourceVersion\":\"");
+    extend(out, itoa::Buffer::new().format(at.as_u64()));
+    extend(out, "\",\"uid\":\"");
+    extend(
+        out,
+        sandbox
+            .uid
+            .hyphenated()
+            .encode_lower(&mut uuid::Uuid::encode_buffer()),
+    );
+    extend(out, "\"}");
+}
+
+/// The cells behind the name: Ready, Reason, Age, and the wide ones.
+pub(super) fn cells(sandbox: &Sandbox, now: UnixTime, out: &mut Vec<u8>) {
+    let ready = ready(sandbox);
+    let pool = sandbox.pool.as_deref();
+    let of_pool = |part: fn(&PoolKey) -> &str| pool.map_or("<none>", part);
+    let expires = sandbox
+        .deadline
+        .map_or("<none>".into(), |deadline| match deadline > now {
+            true => human_duration(deadline.since(now)),
+            false => "<expired>".to_owned(),
+        });
+    let age = human_duration(now.since(sandbox.created));
+    let cells = [
+        ready.status,
+        ready.reason,
+        &age,
+        sandbox.node.as_str(),
+        of_pool(|pool| &pool.template),
+        of_pool(|pool| &pool.size),
+        of_pool(|pool| &pool.net),
+        &expires,
+        sandbox.claim.as_str(),
+    ];
+    for cell in cells {
+        out.push(b',');
+        string(cell, out);
+    }
+}
+
+/// The value of a label, the server's own or the user's.
+pub(super) fn label<'a>(sandbox: &'a Sandbox, key: &str) -> Option<Cow<'a, str>> {
+    if let Some((_, value)) = own_labels(sandbox)
+        .into_iter()
+        .flatten()
+        .find(|(own, _)| *own == key)
+    {
+        return Some(value.into());
+    }
+    let user = sandbox.user.as_deref()?;
+    user.labels.get(key).map(|value| value.as_str().into())
+}
+
+/// Counts the user's changes of the spec.
+pub(super) fn generation(sandbox: &Sandbox) -> i64 {
+    sandbox
+        .user
+        .as_ref()
+        .map_or(1, |user| user.generation.max(1))
+}
+
+/// The server's labels in alphabetical order; a value that is no label value is left out.
+fn own_labels(sandbox: &Sandbox) -> [Option<(&'static str, &str)>; 3] {
+    [
+        (labels::CLAIM, sandbox.claim.as_str()),
+        (labels::NODE, sandbox.node.as_str()),
+        (labels::PHASE, sandbox.phase.as_str()),
+    ]
+    .map(|(key, value)| validate_label_value(value).is_ok().then_some((key, value)))
+}
+
+fn object_labels(sandbox: &Sandbox, out: &mut Vec<u8>) {
+    let own = own_labels(sandbox).into_iter().flatten();
+    let users = sandbox.user.iter().flat_map(|user| &user.labels);
+    pairs(
+        own,
+        users.map(|(key, value)| (key.as_str(), value.as_str())),
+        out,
+    );
+}
+
+fn annotations(sandbox: &Sandbox, out: &mut Vec<u8>) {
+    let deadline = sandbox.deadline.map(|deadline| deadline.to_string());
+    let address = Some(sandbox.address.as_str()).filter(|address| !address.is_empty());
+    let own = [
+        address.map(|address| (labels::ADDRESS, address)),
+        Some((labels::CLAIM_ID, sandbox.claim.as_str())),
+        deadline
+            .as_deref()
+            .map(|deadline| (labels::DEADLINE, deadline)),
+    ];
+    let users = sandbox.user.iter().flat_map(|user| &user.annotations);
+    pairs(
+        own.into_iter().flatten(),
+        users.map(|(key, value)| (key.as_str(), &**value)),
+        out,
+    );
+}
+
+/// Two ordered lists of pairs as the members of one object, in order.
+fn pairs<'a>(
+    own: impl Iterator<Item = (&'a str, &'a str)>,
+    users: impl Iterator<Item = (&'a str, &'a str)>,
+    out: &mut Vec<u8>,
+) {
+    let (mut own, mut users) = (own.peekable(), users.peekable());
+    let merged = std::iter::from_fn(|| match (own.peek(), users.peek()) {
+        (Some((key, _)), Some((users_key, _))) if users_key < key => users.next(),
+        (Some(_), _) => own.next(),
+        (None, _) => users.next(),
+    });
+    separated(merged, out, |(key, value), out| {
+        string(key, out);
+        out.push(b':');
+        string(value, out);
+    });
+}
+
+fn spec(sandbox: &Sandbox, out: &mut Vec<u8>) {
+    let mode = if sandbox.phase.is_suspended() {
+        "Suspended"
+    } else {
+        "Running"
+    };
+    extend(out, "{\"operatingMode\":\"");
+    extend(out, mode);
+    out.push(b'"');
+    match sandbox.user.as_deref().filter(|user| !user.spec.is_empty()) {
+        // The user's spec is an object whose keys all sort behind `operatingMode`.
+        Some(user) => match user.spec.strip_prefix('{').unwrap_or("}") {
+            "}" => out.push(b'}'),
+            rest => {
+                out.push(b',');
+                extend(out, rest);
+            }
+        },
+        None => unknown_spec(sandbox.pool.as_deref(), out),
+    }
+}
+
+/// A spec for a sandbox whose maker sent none: one that would be claimed from the same pool.
+fn unknown_spec(pool: Option<&PoolKey>, out: &mut Vec<u8>) {
+    extend(out, ",\"podTemplate\":{");
+    if let Some(pool) = pool.filter(|pool| pool.net != PoolKey::DEFAULT_NET) {
+        extend(out, "\"metadata\":{\"annotations\":{\"");
+        extend(out, labels::NET);
+        extend(out, "\":");
+        string(&pool.net, out);
+        extend(out, "}},");
+    }
+    extend(out, "\"spec\":{\"containers\":[{");
+    if let Some(pool) = pool {
+        extend(out, "\"image\":");
+        string(&pool.template, out);
+        out.push(b',');
+    }
+    extend(
+        out,
+        "\"name\":\"sandbox\"}]}},\"shutdownPolicy\":\"Delete\"}",
+    );
+}
+
+fn status(sandbox: &Sandbox, out: &mut Vec<u8>) {
+    extend(out, "{\"conditions\":[");
+    separated(conditions(sandbox), out, |condition, out| {
+        extend(out, "{\"lastTransitionTime\":");
+        time(sandbox.changed, out);
+        extend(out, ",\"message\":");
+        string(condition.message, out);
+        extend(out, ",\"observedGeneration\":");
+        extend(out, itoa::Buffer::new().format(generation(sandbox)));
+        for (key, value) in [
+            ("reason", condition.reason),
+            ("status", condition.status),
+            ("type", condition.kind),
+        ] {
+            extend(out, ",\"");
+            extend(out, key);
+            extend(out, "\":\"");
+            extend(out, value);
+            out.push(b'"');
+        }
+        out.push(b'}');
+    });
+    extend(out, "],\"nodeName\":");
+    string(sandbox.node.as_str(), out);
+    if let Some(ip) = pod_ip(sandbox) {
+        extend(out, ",\"podIPs\":[\"");
+        extend(out, &ip.to_string());
+        extend(out, "\"]");
+    }
+    extend(out, ",\"selector\":\"");
+    extend(out, labels::NAME_HASH);
+    out.push(b'=');
+    extend(out, &format!("{:08x}", fnv1a(sandbox.name.as_bytes())));
+    extend(out, "\"}");
+}
+
+/// The host of the sandbox's own address, else of its node's, if it is an IP.
+fn pod_ip(sandbox: &Sandbox) -> Option<IpAddr> {
+    let address = sandbox.address.as_str();
+    let own = address
+        .parse::<NodeAddress>()
+        .ok()
+        .and_then(|address| address.ip());
+    own.or_else(|| address.parse().ok()).or(sandbox.node_ip)
+}
+
+/// 32-bit FNV-1a, by which upstream names its selector labels.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+fn separated<T>(
+    items: impl Iterator<Item = T>,
+    out: &mut Vec<u8>,
+    mut write: impl FnMut(T, &mut Vec<u8>),
+) {
+    for (index, item) in items.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write(item, out);
+    }
+}
+
+fn time(time: UnixTime, out: &mut Vec<u8>) {
+    out.push(b'"');
+    extend(out, &time.to_string());
+    out.push(b'"');
+}
+
+/// A JSON string. Names and most values need no escape, which is told faster than escaping tells it.
+fn string(text: &str, out: &mut Vec<u8>) {
+    if text
+        .bytes()
+        .all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
+    {
+        out.push(b'"');
+        extend(out, text);
+        out.push(b'"');
+    } else {
+        serde_json::to_writer(out, text).expect("a string serializes into memory");
+    }
+}
+
+fn extend(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}

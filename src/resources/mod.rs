@@ -1,0 +1,18 @@
+//! What is served with the API machinery: `sandboxes` and their subresources.
+//!
+//! A Sandbox is written straight from its record in the index: what the user sent as it came, the rest from what the node
+//! says. Nothing is kept that is not in the record.
+
+mod conditions;
+mod crds;
+mod definition;
+mod encode;
+mod error;
+mod order;
+mod sandbox;
+mod subresource;
+mod update;
+
+pub use crds::stored_kinds;
+pub use definition::{KUBERNETES_VERSION, sandbox_definition};
+pub use sandbox::Sandboxes;

@@ -1,0 +1,190 @@
+//! A Sandbox that a client sent, made into what the gateway can claim.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    api::{PoolKeySource, SandboxKey, ShutdownPolicy, labels, pool_key_for},
+    apiserver::{Context, Create, Definition, Status, StatusCause},
+    fleet::UserPart,
+    gateway::ClaimOrder,
+    meta::UnixTime,
+};
+
+/// The order that `create` is, as of `now`.
+///
+/// # Errors
+/// 422 with the field at fault: no pool can be told, the end lies in the past, a lease that is no number.
+pub(super) fn order(
+    definition: &Definition,
+    create: &Create,
+    now: UnixTime,
+) -> Result<ClaimOrder, Status> {
+    let object = &create.object;
+    let annotations = texts(&object["metadata"]["annotations"]);
+    let source = PoolKeySource {
+        annotations: &annotations,
+        pod_template: &object["spec"]["podTemplate"],
+    };
+    let mut causes = Vec::new();
+    let pool = pool_key_for(source)
+        .map_err(|error| causes.push(invalid(&error.field, &error.reason)))
+        .ok();
+    let shutdown_time = shutdown_time(object);
+    if shutdown_time.is_some_and(|time| time <= now) {
+        causes.push(invalid("spec.shutdownTime", "must be in the future"));
+    }
+    let ttl = match shutdown_time {
+        Some(time) => Some(time.since(now)),
+        None => lease(&annotations).unwrap_or_else(|cause| {
+            causes.push(cause);
+            None
+        }),
+    };
+    causes.extend(unsupported(object, &annotations));
+    match pool {
+        Some(pool) if causes.is_empty() => Ok(ClaimOrder {
+            key: SandboxKey::new(create.key.namespace.clone(), create.key.name.clone()),
+            pool,
+            ttl,
+            user: Arc::new(user_part(object)),
+        }),
+        _ => Err(Status::invalid(
+            definition.group,
+            definition.kind,
+            &create.key.name,
+            causes,
+        )),
+    }
+}
+
+/// Tells the client which of its keys are dropped.
+pub(super) fn warn_reserved(context: &Context, object: &Value) {
+    for map in ["annotations", "labels"] {
+        let sent = object["metadata"][map].as_object();
+        for key in sent
+            .into_iter()
+            .flat_map(|map| map.keys())
+            .filter(|key| labels::is_reserved(key))
+        {
+            context.warn(format!(
+                "metadata.{map}[{key}]: dropped, this key is set by the server"
+            ));
+        }
+    }
+}
+
+/// Tells the client what of its object would be forgotten.
+pub(super) fn warn_memory_only(context: &Context, user: &UserPart) {
+    let metadata = [
+        user.labels.is_empty(),
+        user.annotations.is_empty(),
+        user.owner_references.is_empty(),
+        user.finalizers.is_empty(),
+    ];
+    if metadata.contains(&false) || user.shutdown_time.is_some() {
+        context.warn("the node runs no agent: what this object says beside its node's facts does not survive a restart of this server");
+    }
+}
+
+/// What is kept of the object as its user's part.
+pub(super) fn user_part(object: &Value) -> UserPart {
+    let metadata = &object["metadata"];
+    let mut spec = object["spec"].clone();
+    let policy = match spec["shutdownPolicy"].as_str() {
+        Some("Delete") => ShutdownPolicy::Delete,
+        _ => ShutdownPolicy::Retain,
+    };
+    if let Value::Object(fields) = &mut spec {
+        fields.remove("operatingMode");
+    }
+    let own = |pairs: BTreeMap<String, String>| {
+        pairs
+            .into_iter()
+            .filter(|(key, _)| !labels::is_reserved(key))
+    };
+    UserPart {
+        labels: own(texts(&metadata["labels"]))
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect(),
+        annotations: own(texts(&metadata["annotations"]))
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect(),
+        owner_references: match &metadata["ownerReferences"] {
+            Value::Array(owners) if !owners.is_empty() => {
+                Value::from(owners.clone()).to_string().into()
+            }
+            _ => "".into(),
+        },
+        finalizers: metadata["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|finalizer| Some(finalizer.as_str()?.into()))
+            .collect(),
+        managed_fields: "".into(),
+        generation: metadata["generation"].as_i64().unwrap_or(1),
+        shutdown_time: shutdown_time(object),
+        shutdown_policy: policy,
+        spec: spec.to_string().into(),
+    }
+}
+
+fn lease(annotations: &BTreeMap<String, String>) -> Result<Option<Duration>, StatusCause> {
+    let Some(text) = annotations.get(labels::TTL_SECONDS) else {
+        return Ok(None);
+    };
+    match text.parse::<u64>() {
+        Ok(seconds) if seconds > 0 => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(invalid(
+            &format!("metadata.annotations[{}]", labels::TTL_SECONDS),
+            "must be a positive number of seconds",
+        )),
+    }
+}
+
+/// What is refused because it would be promised and not kept.
+fn unsupported(object: &Value, annotations: &BTreeMap<String, String>) -> Vec<StatusCause> {
+    let mut causes = Vec::new();
+    let mut forbid = |field: &str, reason: &str| {
+        causes.push(StatusCause {
+            reason: "FieldValueForbidden".to_owned(),
+            message: format!("Forbidden: {reason}"),
+            field: field.to_owned(),
+        });
+    };
+    if object["spec"]["operatingMode"] == "Suspended" {
+        forbid(
+            "spec.operatingMode",
+            "a sandbox starts running; pause it afterwards",
+        );
+    }
+    if annotations.contains_key(labels::SNAPSHOT) {
+        forbid(
+            &format!("metadata.annotations[{}]", labels::SNAPSHOT),
+            "starting from a snapshot is not served yet",
+        );
+    }
+    causes
+}
+
+/// `spec.shutdownTime`.
+pub(super) fn shutdown_time(object: &Value) -> Option<UnixTime> {
+    object["spec"]["shutdownTime"].as_str()?.parse().ok()
+}
+
+fn texts(map: &Value) -> BTreeMap<String, String> {
+    let pairs = map.as_object().into_iter().flatten();
+    pairs
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+fn invalid(field: &str, reason: &str) -> StatusCause {
+    StatusCause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("Invalid value: {reason}"),
+        field: field.to_owned(),
+    }
+}

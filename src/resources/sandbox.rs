@@ -1,0 +1,196 @@
+//! The resource `sandboxes`: reads from the index, writes through the gateway.
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{
+    definition::{ACTIONS, Action},
+    encode,
+    error::status,
+    order::{order, warn_memory_only, warn_reserved},
+    subresource, update,
+};
+use crate::{
+    api::labels,
+    apiserver::{
+        Context, Create, Created, Definition, Deleted, Dependents, Invoke, Invoked, NotUpdated,
+        Resource, Status, Update,
+    },
+    fleet::{Fleet, Sandbox},
+    gateway::{Gateway, Released},
+    meta::{ResourceVersion, UnixTime},
+    store::{Store, Stored},
+};
+
+/// The resource.
+#[derive(Debug)]
+pub struct Sandboxes {
+    pub(super) definition: Definition,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) gateway: Gateway,
+}
+
+impl Sandboxes {
+    /// The resource over an index and the gateway to its nodes.
+    pub fn new(definition: Definition, fleet: Arc<Fleet>, gateway: Gateway) -> Self {
+        Self {
+            definition,
+            fleet,
+            gateway,
+        }
+    }
+}
+
+impl Resource for Sandboxes {
+    type Object = Sandbox;
+
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn store(&self) -> &Store<Sandbox> {
+        self.fleet.store()
+    }
+
+    fn encode(&self, object: &Sandbox, at: ResourceVersion, _version: usize, out: &mut Vec<u8>) {
+        encode::object(object, at, out);
+    }
+
+    fn encode_metadata(&self, object: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>) {
+        encode::metadata(object, at, out);
+    }
+
+    fn encode_cells(&self, object: &Sandbox, _version: usize, now: UnixTime, out: &mut Vec<u8>) {
+        encode::cells(object, now, out);
+    }
+
+    fn label<'a>(&self, object: &'a Sandbox, key: &str) -> Option<Cow<'a, str>> {
+        encode::label(object, key)
+    }
+
+    fn field<'a>(&self, object: &'a Sandbox, path: &str) -> Option<Cow<'a, str>> {
+        (path == "status.nodeName").then(|| object.node.as_str().into())
+    }
+
+    fn uid(&self, object: &Sandbox) -> String {
+        object.uid.to_string()
+    }
+
+    fn is_deleted(&self, object: &Sandbox) -> bool {
+        object.deleted_at.is_some()
+    }
+
+    fn validate_create(&self, create: &Create) -> Result<(), Status> {
+        order(&self.definition, create, UnixTime::now()).map(|_| ())
+    }
+
+    fn preview(&self, create: &Create) -> Value {
+        let mut object = create.object.clone();
+        for map in ["annotations", "labels"] {
+            if let Some(pairs) = object["metadata"][map].as_object_mut() {
+                pairs.retain(|key, _| !labels::is_reserved(key));
+            }
+        }
+        let metadata = &mut object["metadata"];
+        metadata["creationTimestamp"] = UnixTime::now().to_string().into();
+        metadata["generation"] = 1.into();
+        metadata["uid"] = Uuid::new_v4().to_string().into();
+        object
+    }
+
+    async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
+        let order = order(&self.definition, &create, UnixTime::now())?;
+        warn_reserved(context, &create.object);
+        warn_memory_only(context, &order.user);
+        let default_lease = order.ttl.is_none();
+        let claimed = self.gateway.claim(order).await;
+        let claimed =
+            claimed.map_err(|error| status(&self.definition, &create.key.name, &error))?;
+        if let Some(deadline) = claimed.record.value.deadline.filter(|_| default_lease) {
+            context.warn(format!(
+                "spec.shutdownTime is not set: the sandbox ends with its lease, at {deadline}"
+            ));
+        }
+        let once = vec![(labels::TOKEN.to_owned(), claimed.token.expose().to_owned())];
+        Ok(Created {
+            object: claimed.record,
+            once,
+        })
+    }
+
+    fn keep_own(&self, context: &Context, old: &Value, new: &mut Value) {
+        let changed =
+            |map: &str, key: &str| new["metadata"][map].get(key) != old["metadata"][map].get(key);
+        for map in ["annotations", "labels"] {
+            let sent = new["metadata"][map]
+                .as_object()
+                .into_iter()
+                .flat_map(|map| map.keys());
+            for key in sent.filter(|key| labels::is_reserved(key) && changed(map, key)) {
+                context.warn(format!(
+                    "metadata.{map}[{key}]: dropped, this key is set by the server"
+                ));
+            }
+        }
+        update::keep_own(old, new);
+    }
+
+    fn validate_update(&self, update: &Update<Sandbox>) -> Result<(), Status> {
+        update::validate(self, update)
+    }
+
+    async fn update(
+        &self,
+        context: &Context,
+        update: Update<Sandbox>,
+    ) -> Result<Arc<Stored<Sandbox>>, NotUpdated> {
+        update::update(self, context, update).await
+    }
+
+    async fn delete(
+        &self,
+        _context: &Context,
+        object: Arc<Stored<Sandbox>>,
+        dependents: Dependents,
+    ) -> Result<Deleted<Sandbox>, Status> {
+        let object = match dependents.finalizer() {
+            Some(finalizer) => update::with_finalizer(self, object, finalizer),
+            None => object,
+        };
+        let name = object.value.name.clone();
+        match self.gateway.release(object).await {
+            Ok(Released::Gone(last)) => Ok(Deleted::Gone(last)),
+            Ok(Released::Pending(object)) => Ok(Deleted::Pending(object)),
+            Err(error) => Err(status(&self.definition, &name, &error)),
+        }
+    }
+
+    async fn invoke(
+        &self,
+        context: &Context,
+        invoke: Invoke<Sandbox>,
+    ) -> Result<Invoked<Sandbox>, Status> {
+        match ACTIONS[invoke.subresource] {
+            Action::Pause => subresource::pause(self, invoke).await,
+            Action::Resume => subresource::resume(self, invoke).await,
+            Action::Fork => subresource::fork(self, context, invoke).await,
+            Action::Snapshot => subresource::snapshot(self, invoke).await,
+        }
+    }
+}
+
+impl Sandboxes {
+    /// The object as JSON, to build an answer of.
+    pub(super) fn json(&self, object: &Sandbox, at: ResourceVersion) -> Value {
+        let mut out = Vec::new();
+        encode::object(object, at, &mut out);
+        serde_json::from_slice(&out).unwrap_or_else(|_| json!({}))
+    }
+
+    /// What a failed call means to the client.
+    pub(super) fn refused(&self, object: &Sandbox, error: &crate::gateway::Error) -> Status {
+        status(&self.definition, &object.name, error)
+    }
+}

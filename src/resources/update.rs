@@ -1,0 +1,154 @@
+//! Changes of a Sandbox: what the user says of it is stored, and what it says to do is done.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    Sandboxes,
+    order::{shutdown_time, user_part, warn_memory_only},
+};
+use crate::{
+    api::labels,
+    apiserver::{Context, NotUpdated, Status, StatusCause, Update},
+    fleet::Sandbox,
+    gateway::Progress,
+    meta::UnixTime,
+    store::Stored,
+};
+
+/// Puts back the keys that the server sets, whatever the client sent in them, and the mode that the phase tells.
+pub(super) fn keep_own(old: &Value, new: &mut Value) {
+    for map in ["annotations", "labels"] {
+        let own = old["metadata"][map]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| labels::is_reserved(key));
+        let own: Vec<_> = own
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let Some(metadata) = new["metadata"].as_object_mut() else {
+            return;
+        };
+        let pairs = metadata
+            .entry(map)
+            .or_insert_with(|| Value::Object(serde_json::Map::new()));
+        let Some(pairs) = pairs.as_object_mut() else {
+            continue;
+        };
+        pairs.retain(|key, _| !labels::is_reserved(key));
+        pairs.extend(own);
+    }
+}
+
+/// Refuses what cannot be changed, and an end in the past.
+pub(super) fn validate(sandboxes: &Sandboxes, update: &Update<Sandbox>) -> Result<(), Status> {
+    let mut causes = Vec::new();
+    let mut invalid = |field: &str, message: &str| {
+        causes.push(StatusCause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: format!("Invalid value: {message}"),
+            field: field.to_owned(),
+        });
+    };
+    let claims = |object: &Value| match &object["spec"]["volumeClaimTemplates"] {
+        Value::Array(claims) => claims.clone(),
+        _ => Vec::new(),
+    };
+    if claims(&update.old_json) != claims(&update.new_json) {
+        invalid("spec", "\"object\": volumeClaimTemplates is immutable");
+    }
+    let end = shutdown_time(&update.new_json);
+    if end != shutdown_time(&update.old_json) && end.is_some_and(|end| end <= UnixTime::now()) {
+        invalid("spec.shutdownTime", "must be in the future");
+    }
+    let definition = &sandboxes.definition;
+    let name = &update.old.value.name;
+    match causes.is_empty() {
+        true => Ok(()),
+        false => Err(Status::invalid(
+            definition.group,
+            definition.kind,
+            name,
+            causes,
+        )),
+    }
+}
+
+/// Does what the change asks of the node, then stores what the user says.
+///
+/// The node comes first: what it refuses is not stored.
+pub(super) async fn update(
+    sandboxes: &Sandboxes,
+    context: &Context,
+    update: Update<Sandbox>,
+) -> Result<Arc<Stored<Sandbox>>, NotUpdated> {
+    let mut record = update.old.clone();
+    let acts = !record.value.gone && record.value.deleted_at.is_none();
+    let mode = |object: &Value| object["spec"]["operatingMode"].as_str().map(str::to_owned);
+    if acts && mode(&update.new_json) != mode(&update.old_json) {
+        record = set_mode(
+            sandboxes,
+            context,
+            record,
+            mode(&update.new_json).as_deref(),
+        )
+        .await?;
+    }
+    let end = shutdown_time(&update.new_json);
+    if let Some(end) = end.filter(|_| acts && end != shutdown_time(&update.old_json)) {
+        let renewed = sandboxes.gateway.renew_until(record.clone(), end).await;
+        record = renewed.map_err(|error| sandboxes.refused(&update.old.value, &error))?;
+    }
+    let user = Arc::new(user_part(&update.new_json));
+    warn_memory_only(context, &user);
+    let Sandbox { node, claim, .. } = &record.value;
+    let stored = sandboxes
+        .fleet
+        .set_user(node, claim, record.version, user)
+        .map_err(|_| NotUpdated::Overtaken)?;
+    sandboxes.gateway.renew_if_needed(&stored.value);
+    Ok(stored)
+}
+
+async fn set_mode(
+    sandboxes: &Sandboxes,
+    context: &Context,
+    record: Arc<Stored<Sandbox>>,
+    mode: Option<&str>,
+) -> Result<Arc<Stored<Sandbox>>, Status> {
+    let outcome = match mode {
+        Some("Suspended") => sandboxes.gateway.pause(record.clone()).await,
+        _ => sandboxes.gateway.resume(record.clone()).await,
+    };
+    match outcome {
+        Ok(Progress::Done(changed)) => Ok(changed),
+        Ok(Progress::Going) => {
+            context.warn("spec.operatingMode: the node is still at it; the object shows the new mode once it is done");
+            Ok(record)
+        }
+        Err(error) => Err(sandboxes.refused(&record.value, &error)),
+    }
+}
+
+/// Notes on the object that the garbage collector has something to do before it goes.
+pub(super) fn with_finalizer(
+    sandboxes: &Sandboxes,
+    object: Arc<Stored<Sandbox>>,
+    finalizer: &str,
+) -> Arc<Stored<Sandbox>> {
+    let sandbox = &object.value;
+    let mut user = sandbox.user.as_deref().cloned().unwrap_or_default();
+    if user.finalizers.iter().any(|known| known == finalizer) {
+        return object;
+    }
+    user.finalizers.push(finalizer.into());
+    let stored = sandboxes.fleet.set_user(
+        &sandbox.node,
+        &sandbox.claim,
+        object.version,
+        Arc::new(user),
+    );
+    stored.unwrap_or(object)
+}

@@ -1,0 +1,398 @@
+//! The client: one method a route.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::Full;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+use tokio_rustls::TlsConnector;
+
+use super::{
+    CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, Error, ForkRequest, Info,
+    PoolSpec, Promoted, Result, Sandbox, SandboxRow, Stats, TokenSource,
+    answer::{Answer, LARGE_AT_ONCE, LIST, ORDINARY},
+    connections::Connections,
+    token::Credential,
+    wire,
+};
+use crate::{
+    api::{ClaimId, NodeAddress, SnapshotId},
+    meta::UnixTime,
+};
+
+/// What may stand unescaped in a path segment or a query value.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// How to call the daemons of a fleet.
+#[derive(Clone, Debug, Default)]
+pub struct ClientOptions {
+    /// The fleet's API token.
+    pub token: TokenSource,
+    /// PEM file of the authorities that sign the certificates of `https` nodes, read once. Without it those nodes are
+    /// unreachable.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// A client for every node of a fleet. A clone shares connections and token.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    connections: Arc<Connections>,
+    credential: Credential,
+    large: Semaphore,
+}
+
+/// One node, and how long each call to it may take: connection, request and whole answer.
+///
+/// Every method fails with an [`Error`]; [`Error::outcome_unknown`] tells what that means for a call that changes the node.
+/// Dropping a call's future closes its connection, which the daemon takes as a hang-up.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    client: &'a Client,
+    address: &'a NodeAddress,
+    within: Duration,
+}
+
+impl Client {
+    /// A client; connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::UnusableCa`] when the CA file cannot be read or holds no certificate.
+    pub fn new(options: ClientOptions) -> Result<Self> {
+        let tls = options.ca_file.map(tls_connector).transpose()?;
+        Ok(Self(Arc::new(Inner {
+            connections: Connections::new(tls),
+            credential: Credential::new(options.token),
+            large: Semaphore::new(LARGE_AT_ONCE),
+        })))
+    }
+
+    /// The node at `address`, called with a deadline of `within` each time.
+    pub fn node<'a>(&'a self, address: &'a NodeAddress, within: Duration) -> Node<'a> {
+        Node {
+            client: self,
+            address,
+            within,
+        }
+    }
+}
+
+impl Node<'_> {
+    /// Takes a sandbox. Never repeated: without an answer the sandbox may exist until its lease ends, and
+    /// [`Node::sandboxes_of`] finds it by its `claim_ref`.
+    ///
+    /// Source: `POST /v1/claim`.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
+        self.json(Method::POST, "/v1/claim", Some(body(request)), ORDINARY)
+            .await
+    }
+
+    /// Takes a sandbox that starts from a checkpoint. Never repeated.
+    ///
+    /// Source: `POST /v1/checkpoints/{id}/claim`.
+    pub async fn checkpoint_claim(
+        &self,
+        checkpoint: &SnapshotId,
+        request: &CheckpointClaim,
+    ) -> Result<Claimed> {
+        let path = format!("/v1/checkpoints/{}/claim", segment(checkpoint.as_str()));
+        self.json(Method::POST, &path, Some(body(request)), ORDINARY)
+            .await
+    }
+
+    /// Destroys a sandbox. [`Error::NotFound`] is also what a daemon says to a token it does not know.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/release`.
+    pub async fn release(&self, id: &ClaimId) -> Result<()> {
+        self.done(Method::POST, &sandbox_path(id, "/release")).await
+    }
+
+    /// Writes a sandbox's memory to disk and stops its VM; takes time in proportion to the memory. Idempotent.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/hibernate`.
+    pub async fn hibernate(&self, id: &ClaimId) -> Result<()> {
+        self.done(Method::POST, &sandbox_path(id, "/hibernate"))
+            .await
+    }
+
+    /// Starts a hibernated or archived sandbox again. Idempotent.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/wake`.
+    pub async fn wake(&self, id: &ClaimId) -> Result<()> {
+        self.done(Method::POST, &sandbox_path(id, "/wake")).await
+    }
+
+    /// Sets the lease to `ttl` from the node's now, and gives the granted end. Seconds are rounded up; zero is the daemon's
+    /// default, more than its cap is cut. [`Error::RouteMissing`] on daemons before generation A.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/renew`.
+    pub async fn renew(&self, id: &ClaimId, ttl: Duration) -> Result<UnixTime> {
+        let renewal = wire::Renewal {
+            ttl_seconds: ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0),
+        };
+        let path = sandbox_path(id, "/renew");
+        self.json::<wire::Renewed>(Method::POST, &path, Some(body(&renewal)), ORDINARY)
+            .await
+            .map(|renewed| renewed.deadline)
+    }
+
+    /// Makes copies of a sandbox, all or none. Never repeated.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/fork`.
+    pub async fn fork(&self, id: &ClaimId, request: &ForkRequest) -> Result<Vec<ClaimReply>> {
+        let path = sandbox_path(id, "/fork");
+        self.json::<wire::Children>(Method::POST, &path, Some(body(request)), ORDINARY)
+            .await
+            .map(|forked| forked.children)
+    }
+
+    /// Publishes a sandbox's state as a template of this node.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/promote`.
+    pub async fn promote(&self, id: &ClaimId, template: &str) -> Result<Promoted> {
+        let promotion = body(&wire::Promotion { template });
+        let path = sandbox_path(id, "/promote");
+        self.json(Method::POST, &path, Some(promotion), ORDINARY)
+            .await
+    }
+
+    /// Takes a checkpoint of a running sandbox. Never repeated.
+    ///
+    /// Source: `POST /v1/sandboxes/{id}/checkpoint`.
+    pub async fn checkpoint(&self, id: &ClaimId, name: Option<&str>) -> Result<CheckpointRecord> {
+        let request = body(&wire::Checkpointing { name });
+        let path = sandbox_path(id, "/checkpoint");
+        self.json::<wire::Checkpointed>(Method::POST, &path, Some(request), ORDINARY)
+            .await
+            .map(|taken| taken.checkpoint)
+    }
+
+    /// Every sandbox of the node, up to 256 MiB of rows.
+    ///
+    /// Source: `GET /v1/sandboxes`.
+    pub async fn sandboxes(&self) -> Result<Vec<SandboxRow>> {
+        self.json::<wire::Sandboxes>(Method::GET, "/v1/sandboxes", None, LIST)
+            .await
+            .map(|list| list.sandboxes)
+    }
+
+    /// The sandboxes that were claimed with exactly this `claim_ref`. Filtered again here: a daemon that does not know the
+    /// filter sends every row, and the caller may be about to release what it gets.
+    ///
+    /// Source: `GET /v1/sandboxes?claim_ref=`.
+    pub async fn sandboxes_of(&self, claim_ref: &str) -> Result<Vec<SandboxRow>> {
+        let path = format!("/v1/sandboxes?claim_ref={}", segment(claim_ref));
+        let list: wire::Sandboxes = self.json(Method::GET, &path, None, LIST).await?;
+        let mut rows = list.sandboxes;
+        rows.retain(|row| row.claim_ref == claim_ref);
+        Ok(rows)
+    }
+
+    /// One sandbox, with its credential if the node has an API token.
+    ///
+    /// Source: `GET /v1/sandboxes/{id}`.
+    pub async fn sandbox(&self, id: &ClaimId) -> Result<Sandbox> {
+        self.json(Method::GET, &sandbox_path(id, ""), None, ORDINARY)
+            .await
+    }
+
+    /// Memory and CPUs of one sandbox.
+    ///
+    /// Source: `GET /v1/sandboxes/{id}/stats`.
+    pub async fn stats(&self, id: &ClaimId) -> Result<Stats> {
+        self.json(Method::GET, &sandbox_path(id, "/stats"), None, ORDINARY)
+            .await
+    }
+
+    /// Pools, counts and templates of the node.
+    ///
+    /// Source: `GET /v1/info`.
+    pub async fn info(&self) -> Result<Info> {
+        self.json(Method::GET, "/v1/info", None, ORDINARY).await
+    }
+
+    /// Replaces the node's whole set of pools; what is left out is drained.
+    ///
+    /// Source: `PUT /v1/pools`.
+    pub async fn put_pools(&self, pools: &[PoolSpec]) -> Result<Info> {
+        let request = body(&wire::Pools { pools });
+        self.json(Method::PUT, "/v1/pools", Some(request), ORDINARY)
+            .await
+    }
+
+    /// No new claims from now on, and warm VMs are destroyed. Not kept over the daemon's restart.
+    ///
+    /// Source: `POST /v1/drain`.
+    pub async fn drain(&self) -> Result<Info> {
+        self.json(Method::POST, "/v1/drain", None, ORDINARY).await
+    }
+
+    /// Ends a drain.
+    ///
+    /// Source: `DELETE /v1/drain`.
+    pub async fn undrain(&self) -> Result<Info> {
+        self.json(Method::DELETE, "/v1/drain", None, ORDINARY).await
+    }
+
+    /// The node's checkpoints, newest first.
+    ///
+    /// Source: `GET /v1/checkpoints`.
+    pub async fn checkpoints(&self) -> Result<Vec<CheckpointRecord>> {
+        self.json::<wire::Checkpoints>(Method::GET, "/v1/checkpoints", None, LIST)
+            .await
+            .map(|list| list.checkpoints)
+    }
+
+    /// Deletes a checkpoint here and, as far as they answer, on the node's peers.
+    ///
+    /// Source: `DELETE /v1/checkpoints/{id}`.
+    pub async fn delete_checkpoint(&self, id: &SnapshotId) -> Result<()> {
+        let path = format!("/v1/checkpoints/{}", segment(id.as_str()));
+        self.done(Method::DELETE, &path).await
+    }
+
+    /// Whether the daemon answers at all; the one call without a token.
+    ///
+    /// Source: `GET /healthz`.
+    pub async fn healthz(&self) -> Result<()> {
+        let request = self.request(Method::GET, "/healthz", None, None);
+        self.call(request, ORDINARY).await.map(drop)
+    }
+
+    /// A call whose answer is a value.
+    async fn json<T: DeserializeOwned + Send + 'static>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        limit: usize,
+    ) -> Result<T> {
+        let request = self.authorized(method, path, body)?;
+        self.call(request, limit).await?.json().await
+    }
+
+    /// A call whose answer is its status.
+    async fn done(&self, method: Method, path: &str) -> Result<()> {
+        let request = self.authorized(method, path, None)?;
+        self.call(request, ORDINARY).await.map(drop)
+    }
+
+    fn authorized(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Request<Full<Bytes>>> {
+        let now = std::time::Instant::now();
+        let token = self.client.0.credential.header(now)?;
+        Ok(self.request(method, path, body, Some(token)))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        token: Option<HeaderValue>,
+    ) -> Request<Full<Bytes>> {
+        let mut builder = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.address.authority());
+        if let Some(token) = token {
+            builder = builder.header(header::AUTHORIZATION, token);
+        }
+        if body.is_some() {
+            builder = builder.header(header::CONTENT_TYPE, "application/json");
+        }
+        builder
+            .body(Full::new(body.unwrap_or_default()))
+            .expect("a checked address and an escaped path")
+    }
+
+    /// Sends the request and reads the whole answer within the deadline.
+    async fn call(&self, request: Request<Full<Bytes>>, limit: usize) -> Result<Answer<'_>> {
+        let Inner {
+            connections,
+            credential,
+            large,
+        } = &*self.client.0;
+        let mut sent = false;
+        let exchange = async {
+            let (response, lease) = connections
+                .exchange(self.address, request, &mut sent)
+                .await?;
+            let answer = Answer::read(response, limit, large).await;
+            // An answer that was read to its end leaves a usable connection, whatever it says.
+            if !matches!(&answer, Err(Error::Interrupted(_) | Error::TooLarge { .. })) {
+                connections.keep(self.address, lease);
+            }
+            answer
+        };
+        let done = timeout_at(Instant::now() + self.within, exchange).await;
+        match done {
+            Ok(done) => done.inspect_err(|error| {
+                if let Error::Unauthorized { .. } = error {
+                    credential.doubt();
+                }
+            }),
+            Err(_) if sent => Err(Error::Silent { after: self.within }),
+            Err(_) => Err(Error::Unreachable(std::io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+/// A TLS connector that trusts the authorities in `path`, and speaks HTTP/1.1 only.
+fn tls_connector(path: PathBuf) -> Result<TlsConnector> {
+    let unusable = |reason: String| Error::UnusableCa {
+        path: path.clone(),
+        reason,
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in
+        CertificateDer::pem_file_iter(&path).map_err(|error| unusable(error.to_string()))?
+    {
+        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(unusable("it holds no certificate".to_owned()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn sandbox_path(id: &ClaimId, rest: &str) -> String {
+    format!("/v1/sandboxes/{}{rest}", segment(id.as_str()))
+}
+
+/// `text` as one path segment or query value, whatever it holds.
+fn segment(text: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(text, UNRESERVED)
+}
+
+fn body(request: &impl Serialize) -> Bytes {
+    serde_json::to_vec(request)
+        .expect("strings, numbers and maps with string keys always encode")
+        .into()
+}

@@ -1,0 +1,27 @@
+//! The HTTP API of `sandboxd`, the daemon on each node: its JSON and a client for it.
+//!
+//! One [`Client`] speaks to every node over kept HTTP/1.1 connections. Decisions that bind this room:
+//!
+//! - Connections are pooled here, over hyper's connection type, and not by a ready-made client: a claim must never be sent
+//!   twice, and whether a request was handed to a connection or not is the difference between "go elsewhere" and "ask
+//!   first". A general client hides that line behind one deadline, and has no bound on connections to one host.
+//! - Nothing is repeated but a request that no connection took. HTTP redirects are answers, never instructions.
+//! - A call that changes a node names its [`NodeAddress`](crate::api::NodeAddress); who may be called is the caller's rule.
+
+mod answer;
+mod client;
+mod connections;
+mod error;
+mod token;
+mod wire;
+
+#[cfg(test)]
+mod hostile;
+
+pub use client::{Client, ClientOptions, Node};
+pub use error::{Error, Result};
+pub use token::TokenSource;
+pub use wire::{
+    CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, ForkRequest, Info,
+    OnExpire, PoolInfo, PoolSpec, Promoted, Sandbox, SandboxRow, Stats, TemplateInfo,
+};

@@ -1,0 +1,81 @@
+//! A node's `NodeInventory`, with every optional field.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{
+    claim::{Claim, Millis, Number, Phase},
+    daemon::Daemon,
+};
+use crate::{
+    api::{InventoryEntry, InventoryPool, NodeInventory},
+    meta::UnixTime,
+};
+
+/// What `daemon` would publish of itself. `observed_at` is the machine's time, not the fleet's.
+pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
+    let node = &daemon.world.nodes[daemon.index];
+    let address = node.address.authority();
+    let claims = daemon.state.claims.iter();
+    let entries: Vec<_> = claims
+        .map(|(&number, claim)| entry(number, claim, &address))
+        .collect();
+    NodeInventory {
+        metadata: ObjectMeta {
+            name: Some(node.name.to_string()),
+            ..ObjectMeta::default()
+        },
+        node: node.name.to_string(),
+        observed_at: Some(UnixTime::from_secs(observed_at.as_second()).to_string()),
+        warm: None,
+        total: i64::try_from(entries.len()).ok(),
+        truncated: false,
+        agent: None,
+        entries,
+        pools: pools(daemon),
+        releases: Vec::new(),
+        address,
+    }
+}
+
+fn entry(number: Number, claim: &Claim, address: &str) -> InventoryEntry {
+    let extra = claim.extra.as_deref();
+    InventoryEntry {
+        name: claim.claim_ref.to_string(),
+        id: number.to_string(),
+        phase: match claim.phase {
+            Phase::Running => "Running",
+            Phase::Hibernated => "Hibernated",
+            Phase::Archived => "Archived",
+            Phase::Failed => "Failed",
+        }
+        .to_owned(),
+        claim_ref: claim.claim_ref.to_string(),
+        addr: address.to_owned(),
+        deadline: time(claim.deadline),
+        template: claim.key.template.to_string(),
+        net: claim.key.net.to_string(),
+        size: claim.key.size.to_string(),
+        claimed_at: time(claim.claimed_at),
+        from_checkpoint: extra
+            .and_then(|extra| extra.from_checkpoint)
+            .map(Number::checkpoint)
+            .unwrap_or_default(),
+    }
+}
+
+fn pools(daemon: &Daemon<'_>) -> Vec<InventoryPool> {
+    let pools = daemon.state.pools.iter().map(|(key, pool)| InventoryPool {
+        template: key.template.to_string(),
+        net: key.net.to_string(),
+        size: key.size.to_string(),
+        warm: pool.warm.into(),
+        target: pool.target.into(),
+    });
+    pools.collect()
+}
+
+/// Whole seconds; no end is no field.
+fn time(millis: Millis) -> Option<String> {
+    (millis != Millis::FOREVER).then(|| UnixTime::from_secs(millis.0.div_euclid(1000)).to_string())
+}

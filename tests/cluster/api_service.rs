@@ -1,0 +1,124 @@
+//! Registers a server that runs in a test with the control plane's aggregation layer.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use crate::control_plane::ControlPlane;
+
+/// The group that is registered.
+pub(crate) const GROUP: &str = "agents.x-k8s.io";
+
+/// Namespace and name of the Service, as in `apiservice/`.
+const NAMESPACE: &str = "sandbox-system";
+const NAME: &str = "sandbox-apiserver";
+
+/// The name that kube-apiserver expects in the serving certificate, whatever address it dials.
+pub(crate) const SERVER_NAME: &str = "sandbox-apiserver.sandbox-system.svc";
+
+/// The registration, which is taken back when this is dropped.
+///
+/// An APIService whose server is gone is an outage for everybody: it holds up the deletion of every namespace. So it
+/// must not outlive the test.
+pub(crate) struct Registration<'a> {
+    control_plane: &'a ControlPlane,
+    names: Vec<String>,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        // Blocking, since a destructor cannot wait otherwise. kube-apiserver does not ask the registered server about it.
+        let mut args = vec!["delete", "apiservice", "--ignore-not-found"];
+        args.extend(self.names.iter().map(String::as_str));
+        if let Err(error) = self.control_plane.kubectl().run_blocking(&args) {
+            eprintln!("the APIService stays registered: {error}");
+        }
+    }
+}
+
+impl ControlPlane {
+    /// Makes kube-apiserver proxy the given versions of [`GROUP`], preferred first, to `localhost:port`, and returns when
+    /// all are Available. `ca_bundle` is PEM.
+    ///
+    /// The names are one for the whole cluster, so tests take turns: a second call waits until the first registration
+    /// is dropped.
+    ///
+    /// # Panics
+    /// When kube-apiserver does not find the server available within a minute.
+    pub(crate) async fn register_api_service(
+        &self,
+        versions: &[&str],
+        port: u16,
+        ca_bundle: &str,
+    ) -> Registration<'_> {
+        let registration = Registration {
+            _turn: self.api_service.lock().await,
+            control_plane: self,
+            names: versions
+                .iter()
+                .map(|version| format!("{version}.{GROUP}"))
+                .collect(),
+        };
+        let mut items = vec![namespace(), service(port)];
+        let priorities = (1..=100).rev();
+        items.extend(
+            versions
+                .iter()
+                .zip(priorities)
+                .map(|(version, priority)| api_service(version, priority, port, ca_bundle)),
+        );
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+        let apply = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--filename=-",
+        ];
+        let kubectl = self.kubectl();
+        kubectl.stdout_with_input(&apply, &list.to_string()).await;
+
+        let mut args = vec![
+            "wait",
+            "--for=condition=Available",
+            "--timeout=60s",
+            "apiservice",
+        ];
+        args.extend(registration.names.iter().map(String::as_str));
+        kubectl.stdout(&args).await;
+        registration
+    }
+}
+
+fn namespace() -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+}
+
+/// Without kube-proxy no cluster IP leads anywhere; kube-apiserver resolves an ExternalName by itself.
+fn service(port: u16) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+        "spec": {
+            "type": "ExternalName",
+            "externalName": "localhost",
+            "ports": [{"name": "https", "port": port}],
+        },
+    })
+}
+
+fn api_service(version: &str, priority: i32, port: u16, ca_bundle: &str) -> Value {
+    json!({
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": format!("{version}.{GROUP}")},
+        "spec": {
+            "group": GROUP,
+            "version": version,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": priority,
+            "service": {"name": NAME, "namespace": NAMESPACE, "port": port},
+            "caBundle": BASE64_STANDARD.encode(ca_bundle),
+        },
+    })
+}

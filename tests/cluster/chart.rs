@@ -1,0 +1,323 @@
+//! `apiservice/` and the chart install the same objects, and kube-apiserver takes them.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::{control_plane, users::ADMIN};
+
+/// Namespace of `apiservice/`.
+const NAMESPACE: &str = "sandbox-system";
+
+/// What makes an object one of its own: kind, namespace and name.
+type Key = (String, Option<String>, String);
+
+#[test]
+fn chart_renders_what_the_manifests_say() {
+    let mut rendered = objects(&helm_template(&[]));
+    // Certificate material, which each installation makes for itself.
+    rendered.remove(&key("Secret", Some(NAMESPACE), "sandbox-apiserver-tls"));
+
+    let mut manifests = objects(&manifests());
+    // Helm makes the namespace by itself.
+    manifests.remove(&key("Namespace", None, NAMESPACE));
+
+    let keys = |objects: &BTreeMap<Key, Value>| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&rendered), keys(&manifests));
+    for (key, manifest) in &manifests {
+        let rendered = &rendered[key];
+        assert!(
+            rendered == manifest,
+            "{key:?}: the chart renders\n{rendered:#}\nand apiservice/ has\n{manifest:#}"
+        );
+    }
+}
+
+#[test]
+fn chart_passes_lint() {
+    helm(&["lint", "--strict", &chart()]);
+}
+
+#[test]
+fn chart_refuses_a_value_that_it_does_not_know() {
+    let output = helm_output(&["template", &chart(), "--set=replicas=2"]);
+
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("replicas"), "{stderr}");
+}
+
+#[test]
+fn both_versions_verify_the_server_by_the_certificate_of_the_secret() {
+    let rendered = helm_template(&[]);
+    let documents = documents(&rendered);
+    let of_kind = |kind| {
+        documents
+            .iter()
+            .filter(move |object| object["kind"] == kind)
+    };
+
+    let secret = of_kind("Secret").next().unwrap();
+    let bundles: Vec<&Value> = of_kind("APIService")
+        .map(|it| &it["spec"]["caBundle"])
+        .collect();
+
+    assert_eq!(bundles, [&secret["data"]["ca.crt"]; 2]);
+}
+
+#[test]
+fn an_own_certificate_takes_the_place_of_the_made_one() {
+    let rendered = helm_template(&["--set=tls.existingSecret=mine,tls.caBundle=PEM"]);
+    let objects = objects_as_they_are(&rendered);
+
+    assert!(!objects.keys().any(|(kind, ..)| kind == "Secret"));
+    let deployment = &objects[&key("Deployment", Some(NAMESPACE), "sandbox-apiserver")];
+    let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
+    assert_eq!(volumes[0]["secret"]["secretName"], "mine");
+    let api_service = &objects[&key("APIService", None, "v1beta1.agents.x-k8s.io")];
+    // "PEM" in base64.
+    assert_eq!(api_service["spec"]["caBundle"], "UEVN");
+}
+
+#[test]
+fn values_reach_the_flags_of_the_server() {
+    let rendered = helm_template(&[
+        "--set=nodeAddressCIDRs={10.0.0.0/8,192.168.0.0/16}",
+        "--set=warmPoolDriver=true",
+        "--set=extraArgs={--v=2}",
+    ]);
+    let objects = objects_as_they_are(&rendered);
+
+    let args = server_args(&objects);
+    for expected in [
+        "--node-address-cidrs=10.0.0.0/8,192.168.0.0/16",
+        "--warm-pool-driver=true",
+        "--v=2",
+    ] {
+        assert!(
+            args.iter().any(|arg| arg == expected),
+            "{expected} is not in {args:?}"
+        );
+    }
+}
+
+#[test]
+fn flags_of_the_manifest_are_those_of_the_server() {
+    let args = server_args(&objects(&manifests()));
+
+    // Help comes only if everything before it is understood.
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-apiserver"))
+        .args(args)
+        .arg("--help")
+        .output()
+        .unwrap();
+
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+}
+
+#[test]
+fn chart_brings_the_custom_resource_definitions() {
+    let with = objects_as_they_are(&helm_template(&["--include-crds"]));
+    let without = objects_as_they_are(&helm_template(&[]));
+
+    let brought: Vec<&str> = with
+        .keys()
+        .filter(|key| !without.contains_key(key))
+        .map(|(_, _, name)| name.as_str())
+        .collect();
+    assert_eq!(
+        brought,
+        [
+            "nodeinventories.extensions.agents.x-k8s.io",
+            "sandboxclaims.extensions.agents.x-k8s.io",
+            "sandboxtemplates.extensions.agents.x-k8s.io",
+            "sandboxwarmpools.extensions.agents.x-k8s.io",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn kube_apiserver_takes_every_manifest() {
+    let control_plane = control_plane::shared();
+    let kubectl = control_plane.kubectl();
+    let manifests = package().join("apiservice");
+    let namespace = manifests.join("00-namespace.yaml").display().to_string();
+    // For real, because a dry run leaves nothing behind that the other objects could be in.
+    kubectl.stdout(&["apply", "--filename", &namespace]).await;
+
+    let applied = kubectl
+        .run(&[
+            "apply",
+            "--dry-run=server",
+            "--validate=strict",
+            "--filename",
+            &manifests.display().to_string(),
+        ])
+        .await;
+
+    // Anything on standard error is a warning: of Pod Security, of a deprecated or of an unknown field.
+    assert_eq!(String::from_utf8_lossy(&applied.stderr), "");
+    assert!(applied.status.success());
+}
+
+#[tokio::test]
+async fn upgrade_keeps_the_certificate() {
+    let control_plane = control_plane::shared();
+    let namespace = control_plane.create_namespace("upgrade").await;
+    let first = helm_template(&[]);
+    let secret = documents(&first)
+        .into_iter()
+        .find(|object| object["kind"] == "Secret")
+        .unwrap();
+    let mut installed = secret.clone();
+    installed["metadata"]["namespace"] = json!(namespace);
+    control_plane
+        .kubectl()
+        .stdout_with_input(&["create", "--filename=-"], &installed.to_string())
+        .await;
+
+    let kubeconfig = control_plane.kubeconfig_as(ADMIN).display().to_string();
+    let args = [
+        "--is-upgrade",
+        "--dry-run=server",
+        "--kubeconfig",
+        &kubeconfig,
+        "--namespace",
+        &namespace,
+    ];
+    let second = objects_as_they_are(&helm_template(&args));
+
+    let kept = &second[&key("Secret", Some(&namespace), "sandbox-apiserver-tls")];
+    assert_eq!(kept["data"], secret["data"]);
+    let api_service = &second[&key("APIService", None, "v1beta1.agents.x-k8s.io")];
+    assert_eq!(api_service["spec"]["caBundle"], secret["data"]["ca.crt"]);
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn chart() -> String {
+    package()
+        .join("charts/sandbox-apiserver")
+        .display()
+        .to_string()
+}
+
+/// All files of `apiservice/` as one stream.
+fn manifests() -> String {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(package().join("apiservice"))
+        .expect("apiservice/ is a directory")
+        .map(|entry| entry.expect("apiservice/ is readable").path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "yaml")
+        })
+        .collect();
+    files.sort();
+    let contents: Vec<String> = files
+        .iter()
+        .map(|file| std::fs::read_to_string(file).expect("a manifest is readable"))
+        .collect();
+    contents.join("\n---\n")
+}
+
+fn helm_template(flags: &[&str]) -> String {
+    let chart = chart();
+    let mut args = vec![
+        "template",
+        "sandbox-apiserver",
+        &chart,
+        "--namespace",
+        NAMESPACE,
+    ];
+    args.extend(flags);
+    helm(&args)
+}
+
+fn helm(args: &[&str]) -> String {
+    let output = helm_output(args);
+    assert!(
+        output.status.success(),
+        "`helm {}` ended with {}\n{}{}",
+        args.join(" "),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("helm prints UTF-8")
+}
+
+fn helm_output(args: &[&str]) -> std::process::Output {
+    let helm = env::var_os("HELM")
+        .expect("HELM is not set: run the tests with `hack/test`, which builds helm and sets it");
+    std::process::Command::new(helm)
+        .args(args)
+        .output()
+        .expect("helm starts")
+}
+
+fn key(kind: &str, namespace: Option<&str>, name: &str) -> Key {
+    (
+        kind.to_owned(),
+        namespace.map(str::to_owned),
+        name.to_owned(),
+    )
+}
+
+/// The arguments that the Deployment starts the server with.
+fn server_args(objects: &BTreeMap<Key, Value>) -> Vec<String> {
+    let deployment = &objects[&key("Deployment", Some(NAMESPACE), "sandbox-apiserver")];
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    args.as_array()
+        .into_iter()
+        .flatten()
+        .map(|arg| arg.as_str().expect("an argument is a string").to_owned())
+        .collect()
+}
+
+/// The objects of a YAML stream without what tells one installation from another.
+fn objects(yaml: &str) -> BTreeMap<Key, Value> {
+    let mut objects = objects_as_they_are(yaml);
+    for object in objects.values_mut() {
+        if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
+            labels.remove("helm.sh/chart");
+            labels.remove("app.kubernetes.io/managed-by");
+        }
+        if object["kind"] == "APIService" {
+            let spec = object["spec"].as_object_mut().expect("a spec is an object");
+            spec.remove("caBundle");
+        }
+    }
+    objects
+}
+
+fn objects_as_they_are(yaml: &str) -> BTreeMap<Key, Value> {
+    let mut objects = BTreeMap::new();
+    for object in documents(yaml) {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let metadata = &object["metadata"];
+        let key = (
+            text(&object["kind"]).expect("an object has a kind"),
+            text(&metadata["namespace"]),
+            text(&metadata["name"]).expect("an object has a name"),
+        );
+        assert!(!objects.contains_key(&key), "{key:?} is there twice");
+        objects.insert(key, object);
+    }
+    objects
+}
+
+fn documents(yaml: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("the YAML is well-formed");
+    // Between two separators there may be nothing but comments.
+    documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .collect()
+}

@@ -1,0 +1,85 @@
+//! What etcd really holds, asked without kube-apiserver in between.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde::Deserialize;
+use serde_json::json;
+
+/// A key of etcd with its value: JSON for custom resources, protobuf for most built-in ones.
+#[derive(Debug)]
+pub(crate) struct KeyValue {
+    pub(crate) key: String,
+    pub(crate) value: Vec<u8>,
+}
+
+impl KeyValue {
+    /// Whether `text` occurs in the key or the value, whatever the value's encoding: both of them keep strings as they
+    /// are.
+    pub(crate) fn mentions(&self, text: &str) -> bool {
+        self.key.contains(text)
+            || self
+                .value
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
+    }
+}
+
+/// Every key that starts with `prefix`, over etcd's JSON gateway.
+pub(crate) async fn get_prefix(endpoint: &str, prefix: &str) -> Result<Vec<KeyValue>, Error> {
+    let question = json!({
+        "key": BASE64_STANDARD.encode(prefix),
+        "range_end": BASE64_STANDARD.encode(range_end(prefix)),
+    });
+    let request = http::Request::post(format!("{endpoint}/v3/kv/range"))
+        .body(Full::new(Bytes::from(question.to_string())))?;
+    let client: Client<HttpConnector, _> = Client::builder(TokioExecutor::new()).build_http();
+    let response = client.request(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    if !status.is_success() {
+        return Err(format!("etcd answered {status}: {}", String::from_utf8_lossy(&body)).into());
+    }
+    let range: Range = serde_json::from_slice(&body)?;
+    range.kvs.into_iter().map(Kv::decode).collect()
+}
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// The answer of `/v3/kv/range`. Keys and values are base64; an empty range has no `kvs`, an empty value no `value`.
+#[derive(Deserialize)]
+struct Range {
+    #[serde(default)]
+    kvs: Vec<Kv>,
+}
+
+#[derive(Deserialize)]
+struct Kv {
+    key: String,
+    #[serde(default)]
+    value: String,
+}
+
+impl Kv {
+    fn decode(self) -> Result<KeyValue, Error> {
+        Ok(KeyValue {
+            key: String::from_utf8(BASE64_STANDARD.decode(self.key)?)?,
+            value: BASE64_STANDARD.decode(self.value)?,
+        })
+    }
+}
+
+/// The first key after all keys that start with `prefix`: the prefix with its last byte one higher.
+///
+/// Enough for the prefixes asked for here, which are ASCII.
+fn range_end(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}

@@ -1,0 +1,87 @@
+//! kubectl against the test control plane.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use tokio::io::AsyncWriteExt as _;
+
+/// kubectl as one user, with nothing of the developer's own set-up: neither kubeconfig, nor preferences, nor cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Kubectl {
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    cache: PathBuf,
+}
+
+impl Kubectl {
+    pub(crate) fn new(binaries: &Path, kubeconfig: &Path, dir: &Path) -> Self {
+        Self {
+            binary: binaries.join("kubectl"),
+            kubeconfig: kubeconfig.to_owned(),
+            cache: dir.join("kubectl-cache"),
+        }
+    }
+
+    pub(crate) async fn run(&self, args: &[&str]) -> Output {
+        self.run_with_input(args, "").await
+    }
+
+    /// Runs kubectl with `input` on its standard input.
+    pub(crate) async fn run_with_input(&self, args: &[&str], input: &str) -> Output {
+        // Not blocking: the server that kubectl talks to may run in the caller's own runtime.
+        let mut child = tokio::process::Command::from(self.command(args))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("kubectl starts");
+        let mut pipe = child.stdin.take().expect("standard input is a pipe");
+        // A kubectl that does not read its input closes the pipe, which is no failure.
+        let _ = pipe.write_all(input.as_bytes()).await;
+        drop(pipe);
+        child.wait_with_output().await.expect("kubectl ends")
+    }
+
+    /// Runs kubectl and gives its standard output.
+    ///
+    /// # Panics
+    /// When kubectl fails; the message has what it printed.
+    pub(crate) async fn stdout(&self, args: &[&str]) -> String {
+        stdout(args, self.run(args).await)
+    }
+
+    /// As [`Self::stdout`], with `input` on standard input.
+    pub(crate) async fn stdout_with_input(&self, args: &[&str], input: &str) -> String {
+        stdout(args, self.run_with_input(args, input).await)
+    }
+
+    /// Runs kubectl where no runtime is at hand.
+    pub(crate) fn run_blocking(&self, args: &[&str]) -> std::io::Result<Output> {
+        self.command(args).output()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(args)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KUBECACHEDIR", &self.cache)
+            .env("KUBERC", "off");
+        command
+    }
+}
+
+fn stdout(args: &[&str], output: Output) -> String {
+    assert!(
+        output.status.success(),
+        "`kubectl {}` ended with {}\n{}{}",
+        args.join(" "),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("kubectl prints UTF-8")
+}

@@ -1,0 +1,177 @@
+//! The roles of `apiservice/` give what they should, and no more.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::control_plane::{self, ControlPlane};
+
+/// How long a new role may take to count: a controller merges it, and the authorizer hears of that by a watch.
+const PROPAGATION: Duration = Duration::from_secs(30);
+
+/// The server's own ServiceAccount.
+const SERVER: &str = "system:serviceaccount:sandbox-system:sandbox-apiserver";
+
+#[tokio::test]
+async fn user_roles_grow_from_view_to_admin() {
+    let control_plane = control_plane::shared();
+    let namespace = control_plane.create_namespace("roles").await;
+    apply(&control_plane, "20-user-roles.yaml").await;
+    let users = [("vera", "view"), ("edith", "edit"), ("adam", "admin")];
+    for (user, role) in users {
+        bind(&control_plane, &namespace, user, role).await;
+    }
+
+    let mut questions = Vec::new();
+    for (verb, subresource, view, edit, admin) in [
+        ("list", "", true, true, true),
+        ("get", "stats", true, true, true),
+        ("create", "", false, true, true),
+        ("deletecollection", "", false, true, true),
+        ("create", "pause", false, true, true),
+        ("create", "fork", false, true, true),
+        ("create", "token", false, false, true),
+        ("create", "promote", false, false, true),
+    ] {
+        let attributes = json!({
+            "namespace": namespace,
+            "verb": verb,
+            "group": "agents.x-k8s.io",
+            "resource": "sandboxes",
+            "subresource": subresource,
+        });
+        for ((user, _), expected) in users.into_iter().zip([view, edit, admin]) {
+            questions.push(Question::new(user, &attributes, expected));
+        }
+    }
+    check(&control_plane, &questions).await;
+}
+
+#[tokio::test]
+async fn server_may_do_its_work_and_nothing_else() {
+    let control_plane = control_plane::shared();
+    apply(&control_plane, "00-namespace.yaml").await;
+    apply(&control_plane, "10-rbac.yaml").await;
+
+    let extensions = "extensions.agents.x-k8s.io";
+    let own = "sandbox-system";
+    let settings = json!({
+        "namespace": "kube-system",
+        "verb": "watch",
+        "resource": "configmaps",
+        "name": "extension-apiserver-authentication",
+    });
+    let mut questions = vec![Question::new(SERVER, &settings, true)];
+    for (expected, verb, group, resource, namespace) in [
+        (true, "watch", "", "namespaces", ""),
+        (true, "watch", "", "nodes", ""),
+        (true, "patch", extensions, "nodeinventories", ""),
+        (true, "watch", extensions, "sandboxclaims", ""),
+        (true, "create", "authentication.k8s.io", "tokenreviews", ""),
+        (
+            true,
+            "create",
+            "authorization.k8s.io",
+            "subjectaccessreviews",
+            "",
+        ),
+        (true, "create", "coordination.k8s.io", "leases", own),
+        (true, "update", "coordination.k8s.io", "leases", own),
+        (
+            false,
+            "update",
+            "coordination.k8s.io",
+            "leases",
+            "kube-node-lease",
+        ),
+        (false, "create", extensions, "nodeinventories", ""),
+        (false, "patch", extensions, "sandboxclaims", ""),
+        (false, "get", "", "secrets", own),
+        (false, "list", "", "configmaps", "kube-system"),
+        (false, "patch", "", "nodes", ""),
+        (false, "get", "agents.x-k8s.io", "sandboxes", ""),
+    ] {
+        let attributes = json!({
+            "namespace": namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+        });
+        questions.push(Question::new(SERVER, &attributes, expected));
+    }
+    check(&control_plane, &questions).await;
+}
+
+/// A SubjectAccessReview and the answer it should get.
+struct Question {
+    review: Value,
+    expected: bool,
+}
+
+impl Question {
+    fn new(user: &str, attributes: &Value, expected: bool) -> Self {
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": attributes},
+        });
+        Self { review, expected }
+    }
+
+    async fn is_allowed(&self, control_plane: &ControlPlane) -> bool {
+        let args = [
+            "create",
+            "--filename=-",
+            "--output=jsonpath={.status.allowed}",
+        ];
+        let kubectl = control_plane.kubectl();
+        kubectl
+            .stdout_with_input(&args, &self.review.to_string())
+            .await
+            == "true"
+    }
+}
+
+/// Waits until all is allowed that should be, so that the roles are known to be in force, and only then looks at what
+/// should not be.
+async fn check(control_plane: &ControlPlane, questions: &[Question]) {
+    let deadline = Instant::now() + PROPAGATION;
+    for question in questions.iter().filter(|question| question.expected) {
+        while !question.is_allowed(control_plane).await {
+            assert!(Instant::now() < deadline, "denied: {:#}", question.review);
+        }
+    }
+    for question in questions.iter().filter(|question| !question.expected) {
+        let allowed = question.is_allowed(control_plane).await;
+        assert!(!allowed, "allowed: {:#}", question.review);
+    }
+}
+
+async fn apply(control_plane: &ControlPlane, manifest: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("apiservice")
+        .join(manifest);
+    let filename = path.display().to_string();
+    control_plane
+        .kubectl()
+        .stdout(&["apply", "--filename", &filename])
+        .await;
+}
+
+async fn bind(control_plane: &ControlPlane, namespace: &str, user: &str, role: &str) {
+    let role_flag = format!("--clusterrole={role}");
+    let user_flag = format!("--user={user}");
+    let args = [
+        "create",
+        "rolebinding",
+        role,
+        &role_flag,
+        &user_flag,
+        "--namespace",
+        namespace,
+    ];
+    control_plane.kubectl().stdout(&args).await;
+}
