@@ -363,7 +363,7 @@ fn an_undated_newcomer_waits_for_a_read() {
         ..mk_row("sb_1", "a")
     };
     assert_eq!(
-        bench.publish("n1", &[undated.clone()]),
+        bench.publish("n1", std::slice::from_ref(&undated)),
         Doubt {
             absent: 0,
             undated: 1
@@ -371,7 +371,10 @@ fn an_undated_newcomer_waits_for_a_read() {
     );
     bench.lists("");
     bench.read("n1", &[mk_row("sb_1", "a")]);
-    assert_eq!(bench.publish("n1", &[undated.clone()]), Doubt::default());
+    assert_eq!(
+        bench.publish("n1", std::slice::from_ref(&undated)),
+        Doubt::default()
+    );
     let created = bench
         .fleet
         .store()
