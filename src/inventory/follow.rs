@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ClusterNode, Source,
+    ClusterNode, Options, Source,
     complaints::Complaints,
     daemons::{Daemons, ReadOutcome},
     lenient::Scalar,
@@ -26,8 +26,9 @@ use super::{
 use crate::{api::NodeName, fleet::Now, meta::UnixTime, telemetry::Check};
 
 const TICK: Duration = Duration::from_secs(1);
-/// How long the start waits for the Nodes' own addresses. Without them only the configured networks count.
-const NODES_WITHIN: Duration = Duration::from_secs(5);
+/// How long the start waits at least for the Nodes' own addresses when there are no others, so that without Nodes no node can
+/// be asked anything: longer than a watch pauses after failures.
+const NEEDED_NODES_WITHIN: Duration = Duration::from_secs(35);
 
 /// The state of the task.
 pub(super) struct Follower {
@@ -36,6 +37,7 @@ pub(super) struct Follower {
     pub(super) phase: Phase,
     pub(super) known: HashMap<NodeName, Known>,
     pub(super) nodes: HashMap<NodeName, ClusterNode>,
+    pub(super) nodes_listed: bool,
     pub(super) reads: Reads,
     pub(super) probing: HashSet<NodeName>,
     pub(super) probe_slots: Arc<Semaphore>,
@@ -72,14 +74,25 @@ pub(super) enum Done {
     Probe(NodeName),
 }
 
+impl Phase {
+    pub(super) fn awaiting_nodes(options: &Options) -> Self {
+        let within = match options.node_address_cidrs.is_empty() {
+            true => options.nodes_within.max(NEEDED_NODES_WITHIN),
+            false => options.nodes_within,
+        };
+        Self::AwaitingNodes {
+            until: Instant::now() + within,
+        }
+    }
+}
+
 impl Follower {
     pub(super) fn new(daemons: Arc<Daemons>, ready: Check) -> Self {
         Self {
-            phase: Phase::AwaitingNodes {
-                until: Instant::now() + NODES_WITHIN,
-            },
+            phase: Phase::awaiting_nodes(&daemons.options),
             known: HashMap::new(),
             nodes: HashMap::new(),
+            nodes_listed: false,
             reads: Reads::new(daemons.options.clone()),
             probing: HashSet::new(),
             probe_slots: Arc::new(Semaphore::new(daemons.options.probes_at_once)),

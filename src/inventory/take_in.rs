@@ -37,11 +37,23 @@ impl Follower {
                     reason,
                     "NodeInventories cannot be watched: what is known stays"
                 );
-                if !matches!(self.phase, Phase::Live) {
-                    self.ready
-                        .fail(format!("NodeInventories cannot be watched: {reason}"));
-                }
+                self.not_ready(&format!("NodeInventories cannot be watched: {reason}"));
+                self.await_nodes_again();
             }
+        }
+    }
+
+    /// Whatever hinders the first list of inventories may hinder that of the Nodes, which is to come before it.
+    fn await_nodes_again(&mut self) {
+        let is_first_list = matches!(self.phase, Phase::Starting { listed: false, .. });
+        if is_first_list && !self.nodes_listed && self.known.is_empty() {
+            self.phase = Phase::awaiting_nodes(&self.daemons.options);
+        }
+    }
+
+    fn not_ready(&self, reason: &str) {
+        if !matches!(self.phase, Phase::Live) {
+            self.ready.fail(reason.to_owned());
         }
     }
 
@@ -135,7 +147,10 @@ impl Follower {
                 self.nodes.remove(&name);
                 self.reconsider(&name);
             }
-            Update::ListEnds => self.stop_awaiting_nodes(),
+            Update::ListEnds => {
+                self.nodes_listed = true;
+                self.stop_awaiting_nodes();
+            }
             Update::Undecodable(reason) => self.complain("Node", Reason::Undecodable, &reason),
             Update::Interrupted(reason) => {
                 self.daemons.metrics.interrupted("Node");
@@ -143,7 +158,7 @@ impl Follower {
                     reason,
                     "Nodes cannot be watched: addresses and cordons stay as they are known"
                 );
-                self.stop_awaiting_nodes();
+                self.not_ready(&format!("Nodes cannot be watched: {reason}"));
             }
         }
     }
