@@ -21,6 +21,7 @@
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
 //! | `inventory` | NodeInventory watch and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `fleet` `sandboxd` `inventory` |
+//! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
 //! | `sim` | the node daemon for tests and demos | `api` `meta` `serving` `sandboxd` |
@@ -40,6 +41,7 @@ pub mod cli;
 pub mod fleet;
 pub mod gateway;
 pub mod inventory;
+pub mod ledger;
 pub mod meta;
 pub mod resources;
 pub mod sandboxd;

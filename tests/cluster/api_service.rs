@@ -22,8 +22,11 @@ pub(crate) const SERVER_NAME: &str = "sandbox-apiserver.sandbox-system.svc";
 pub(crate) struct Registration<'a> {
     control_plane: &'a ControlPlane,
     names: Vec<String>,
-    _turn: tokio::sync::MutexGuard<'a, ()>,
+    _turn: Turn<'a>,
 }
+
+/// The right to register, which one test has at a time.
+pub(crate) type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
@@ -53,8 +56,20 @@ impl ControlPlane {
         port: u16,
         ca_bundle: &str,
     ) -> Registration<'_> {
+        let turn = self.api_service.lock().await;
+        self.register_in_turn(turn, versions, port, ca_bundle).await
+    }
+
+    /// As [`Self::register_api_service`], for a test that has waited for its turn before.
+    pub(crate) async fn register_in_turn<'a>(
+        &'a self,
+        turn: Turn<'a>,
+        versions: &[&str],
+        port: u16,
+        ca_bundle: &str,
+    ) -> Registration<'a> {
         let registration = Registration {
-            _turn: self.api_service.lock().await,
+            _turn: turn,
             control_plane: self,
             names: versions
                 .iter()

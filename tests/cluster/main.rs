@@ -5,6 +5,7 @@
 mod admission;
 mod api_service;
 mod auth;
+mod caller;
 mod chart;
 mod components;
 mod control_plane;
@@ -12,9 +13,12 @@ mod etcd;
 mod harness;
 mod inventory;
 mod kubectl;
+mod nodes;
+mod owed;
 mod pki;
 mod process;
 mod rbac;
+mod sandboxes;
 mod sequencer;
 mod stage;
 #[path = "../it/tls_client.rs"]
