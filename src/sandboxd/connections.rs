@@ -256,4 +256,32 @@ mod tests {
             );
         }
     }
+
+    #[tokio::test]
+    async fn an_idle_connection_is_closed_in_time_and_its_node_forgotten() {
+        use tokio::io::AsyncReadExt;
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node: NodeAddress = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let connections = Connections::new(None);
+        let mut leases = Vec::new();
+        for _ in 0..MAX_IDLE_PER_NODE + 8 {
+            leases.push(connections.lease(&node).await.unwrap());
+        }
+        let (mut first, _) = listener.accept().await.unwrap();
+        for lease in leases {
+            connections.keep(&node, lease);
+        }
+        let idle = |connections: &Connections| {
+            let kept = connections.kept.lock();
+            kept.nodes.get(&node).map(|node| node.idle.len())
+        };
+        assert_eq!(idle(&connections), Some(MAX_IDLE_PER_NODE));
+        let now = Instant::now();
+        connections.kept.lock().sweep(now + IDLE / 2);
+        assert_eq!(idle(&connections), Some(MAX_IDLE_PER_NODE));
+        connections.kept.lock().sweep(now + IDLE);
+        assert_eq!(idle(&connections), None);
+        assert_eq!(first.read(&mut [0]).await.unwrap(), 0, "closed");
+    }
 }

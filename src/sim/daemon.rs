@@ -162,27 +162,7 @@ impl Daemon<'_> {
                 return Ok(ClaimAnswer::Redirect(redirect));
             }
         };
-        let latency = self.options().latency;
-        let counters = &mut self.state.counters;
-        let took = match source {
-            Source::Warm => {
-                counters.claims_warm += 1;
-                latency.warm
-            }
-            Source::Clone => {
-                counters.claims_clone += 1;
-                latency.clone
-            }
-            Source::Cold => {
-                counters.claims_cold += 1;
-                latency.cold.unwrap_or_default()
-            }
-            Source::Missing => return Err(Refusal::failed("provisioning failed")),
-        };
-        counters.claim_seconds += took.as_secs_f64();
-        if source == Source::Warm {
-            self.state.take_warm(key, self.now, latency.refill);
-        }
+        self.provision(source, key)?;
         let extra = Extra {
             metadata: body.metadata,
             env: body.env,
@@ -195,6 +175,24 @@ impl Daemon<'_> {
             ..self.mk_claim(owner, key, body.ttl_seconds)
         };
         Ok(ClaimAnswer::Granted(Box::new(self.grant(claim))))
+    }
+
+    /// A VM from `source`, counted with the time that it took.
+    fn provision(&mut self, source: Source, key: &PoolKey) -> Result<(), Refusal> {
+        let latency = self.options().latency;
+        let counters = &mut self.state.counters;
+        let (granted, took) = match source {
+            Source::Warm => (&mut counters.claims_warm, latency.warm),
+            Source::Clone => (&mut counters.claims_clone, latency.clone),
+            Source::Cold => (&mut counters.claims_cold, latency.cold.unwrap_or_default()),
+            Source::Missing => return Err(Refusal::failed("provisioning failed")),
+        };
+        *granted += 1;
+        counters.claim_seconds += took.as_secs_f64();
+        if source == Source::Warm {
+            self.state.take_warm(key, self.now, latency.refill);
+        }
+        Ok(())
     }
 
     pub(super) fn mk_claim(&self, owner: Owner, key: &PoolKey, ttl_seconds: i64) -> Claim {

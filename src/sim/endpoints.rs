@@ -113,7 +113,7 @@ impl Call<'_> {
     }
 
     /// Class SR.
-    fn sandbox_or_root(&self) -> Result<Number, Refusal> {
+    pub(super) fn sandbox_or_root(&self) -> Result<Number, Refusal> {
         auth::sandbox_or_root(&self.daemon(), self.headers, self.id())
     }
 

@@ -36,7 +36,8 @@ impl Call<'_> {
         if !self.upgrades_to("silkd") {
             return Ok(upgrade_required("silkd"));
         }
-        self.no_guest(auth::sandbox(&self.daemon(), self.headers, self.id())?)
+        let number = auth::sandbox(&self.daemon(), self.headers, self.id())?;
+        self.no_guest(number)
     }
 
     pub(super) fn port(&self) -> Answer {
@@ -47,11 +48,8 @@ impl Call<'_> {
         if self.segments[1].parse::<u16>().unwrap_or(0) == 0 {
             return Err(Refusal::bad("invalid port"));
         }
-        self.no_guest(auth::sandbox_or_root(
-            &self.daemon(),
-            self.headers,
-            self.id(),
-        )?)
+        let number = self.sandbox_or_root()?;
+        self.no_guest(number)
     }
 
     fn upgrades_to(&self, protocol: &str) -> bool {

@@ -20,6 +20,7 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
     let entries: Vec<_> = claims
         .map(|(&number, claim)| entry(number, claim, &address))
         .collect();
+    let pools = pools(daemon);
     NodeInventory {
         metadata: ObjectMeta {
             name: Some(node.name.to_string()),
@@ -27,12 +28,12 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
         },
         node: node.name.to_string(),
         observed_at: Some(UnixTime::from_secs(observed_at.as_second()).to_string()),
-        warm: None,
         total: i64::try_from(entries.len()).ok(),
         truncated: false,
         agent: None,
         entries,
-        pools: pools(daemon),
+        warm: Some(pools.iter().map(|pool| pool.warm).sum()),
+        pools,
         releases: Vec::new(),
         address,
     }

@@ -198,6 +198,12 @@ impl Daemon<'_> {
             gauge("failed", "", self.count(Phase::Failed) as f64);
         }
         gauge("draining", "", f64::from(u8::from(state.draining)));
+        for (place, tenant) in self.world.options.tenants.iter().enumerate() {
+            let mine = |claim: &&Claim| claim.owner == Owner::tenant(place);
+            let labels = format!("{{tenant={:?}}}", tenant.name);
+            let count = state.claims.values().filter(mine).count();
+            gauge("tenant_claims", &labels, count as f64);
+        }
         for (key, pool) in &state.pools {
             let labels = format!(
                 "{{template={:?},net={:?},size={:?}}}",

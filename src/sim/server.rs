@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::BodyExt;
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
@@ -155,30 +155,44 @@ async fn respond(
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
-    let work = async {
-        let (endpoint, segments) =
-            match route(world.options.generation, &head.method, head.uri.path()) {
-                Ok(found) => found,
-                Err(reply) => return reply,
-            };
-        let call = Call {
-            world,
-            index,
-            endpoint,
-            segments,
-            query: head.uri.query().unwrap_or_default(),
-            headers: &head.headers,
-            body,
-        };
-        call.answer().await
-    };
+    let work = work(world, index, &head, body);
     let Some(fault) = fault else {
         let reply = work.await;
         entered.end(Outcome::Status(reply.status.as_u16()));
         return Ok(response(reply, Shape::Whole));
     };
-    let name = Outcome::Fault(fault.name());
-    let answer = match fault {
+    let name = fault.name();
+    let answer = misbehave(fault, work, reset).await;
+    entered.end(Outcome::Fault(name));
+    answer
+}
+
+/// What the daemon does and answers.
+async fn work(world: &World, index: usize, head: &Parts, body: Option<Bytes>) -> Reply {
+    let found = route(world.options.generation, &head.method, head.uri.path());
+    let (endpoint, segments) = match found {
+        Ok(found) => found,
+        Err(reply) => return reply,
+    };
+    let call = Call {
+        world,
+        index,
+        endpoint,
+        segments,
+        query: head.uri.query().unwrap_or_default(),
+        headers: &head.headers,
+        body,
+    };
+    call.answer().await
+}
+
+/// What becomes of a request that meets a fault; the work is done only if the fault is in its answer.
+async fn misbehave(
+    fault: FaultKind,
+    work: impl Future<Output = Reply>,
+    reset: &AtomicBool,
+) -> Result<Response<ReplyBody>, Broken> {
+    match fault {
         FaultKind::Late { .. } | FaultKind::Refuse => Ok(response(work.await, Shape::Whole)),
         FaultKind::Cut => Ok(response(work.await, Shape::Cut)),
         FaultKind::AnswerLost => {
@@ -195,9 +209,7 @@ async fn respond(
             Ok(response(empty, Shape::Filler(bytes)))
         }
         fault => Ok(response(instead(fault), Shape::Whole)),
-    };
-    entered.end(name);
-    answer
+    }
 }
 
 /// The answer that a fault puts in the place of the daemon's.

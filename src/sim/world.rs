@@ -125,7 +125,8 @@ impl World {
         format!("{:032x}", u128::from_be_bytes(head))
     }
 
-    /// The node at `index`, locked, as of now.
+    /// The node at `index`, locked, as of now. One at a time: a thread that holds one and asks for another, or for the
+    /// same again, may wait for itself.
     pub(super) fn daemon(&self, index: usize) -> Daemon<'_> {
         let now = self.now();
         let mut state = self.nodes[index].state.lock();

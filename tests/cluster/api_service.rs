@@ -30,11 +30,13 @@ pub(crate) type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
+        let names = self.names.iter().map(|name| format!("apiservice/{name}"));
+        let objects: Vec<String> = names.chain([format!("service/{NAME}")]).collect();
+        let mut args = vec!["delete", "--ignore-not-found", "--namespace", NAMESPACE];
+        args.extend(objects.iter().map(String::as_str));
         // Blocking, since a destructor cannot wait otherwise. kube-apiserver does not ask the registered server about it.
-        let mut args = vec!["delete", "apiservice", "--ignore-not-found"];
-        args.extend(self.names.iter().map(String::as_str));
         if let Err(error) = self.control_plane.kubectl().run_blocking(&args) {
-            eprintln!("the APIService stays registered: {error}");
+            eprintln!("the registration stays: {error}");
         }
     }
 }

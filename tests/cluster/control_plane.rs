@@ -30,7 +30,7 @@ const LOG_TAIL_LINES: usize = 15;
 
 /// A running control plane. Everything ends when it is dropped, or when the test binary ends in whatever way.
 pub(crate) struct ControlPlane {
-    /// Held by whoever has registered an APIService, whose name is one for the whole cluster.
+    /// Held by whoever uses the names of the APIServices and their Service, of which a cluster has one.
     pub(crate) api_service: tokio::sync::Mutex<()>,
     binaries: PathBuf,
     etcd_endpoint: String,

@@ -15,6 +15,7 @@ mod faults;
 mod freshness;
 mod garbage;
 mod harness;
+mod inventory;
 mod kubectl;
 mod nodes;
 mod owed;
