@@ -5,6 +5,18 @@
 
 mod auth;
 mod crds;
+mod create;
+mod delete;
+mod discovery;
+mod golden;
+mod harness;
+mod layers;
+mod list;
+mod negotiation;
+mod openapi;
 mod sequencer;
 mod serving;
+mod table;
 mod tls_client;
+mod watch;
+mod widgets;
