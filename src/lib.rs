@@ -20,7 +20,7 @@
 //! | `admission` | what every write must pass beside its own validation: the namespace's life | `meta` |
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
 //! | `inventory` | NodeInventory watch and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` |
-//! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `fleet` `sandboxd` `inventory` |
+//! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
