@@ -11,6 +11,7 @@ mod control_plane;
 mod etcd;
 mod harness;
 mod kubectl;
+mod managed;
 mod pki;
 mod process;
 mod rbac;
