@@ -17,6 +17,7 @@ mod garbage;
 mod harness;
 mod inventory;
 mod kubectl;
+mod managed;
 mod nodes;
 mod owed;
 mod pki;
