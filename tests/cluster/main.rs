@@ -10,6 +10,7 @@ mod components;
 mod control_plane;
 mod etcd;
 mod harness;
+mod inventory;
 mod kubectl;
 mod pki;
 mod process;

@@ -5,6 +5,8 @@
 
 mod auth;
 mod crds;
+mod fake_cluster;
+mod inventory;
 mod sequencer;
 mod serving;
 mod tls_client;
