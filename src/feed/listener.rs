@@ -164,3 +164,117 @@ fn chunk(parts: &mut std::vec::IntoIter<Bytes>) -> Bytes {
     }
     lines.freeze()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        api::PoolKey,
+        feed::{Board, NodeState, Row, State},
+        meta::UnixTime,
+    };
+
+    fn mk_row(id: &str, seconds: i64) -> Row {
+        Row {
+            id: id.into(),
+            claim_ref: "".into(),
+            state: State::Running,
+            deadline: Some(UnixTime::from_secs(seconds)),
+            claimed_at: None,
+            pool: PoolKey {
+                template: "t".into(),
+                net: "none".into(),
+                size: "small".into(),
+            },
+            from_checkpoint: None,
+            metadata: Default::default(),
+        }
+    }
+
+    fn poll(board: &Board, rows: Vec<Row>) {
+        let poll = board.poll_begins();
+        board.polled(
+            &poll,
+            rows,
+            NodeState::default(),
+            UnixTime::from_secs(0),
+            |_| None,
+        );
+    }
+
+    /// The kinds of the lines that are said next: the first word of each.
+    async fn said(listener: &mut Listener) -> String {
+        let lines = listener.next().await.unwrap().unwrap();
+        let text = String::from_utf8(lines.to_vec()).unwrap();
+        let kind = |line: &str| line.split('"').nth(1).unwrap_or_default().to_owned();
+        text.lines().map(kind).collect::<Vec<_>>().join(" ")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_snapshot_waits_for_a_look_that_began_after_the_question() {
+        let board = Board::new();
+        poll(&board, vec![mk_row("sb_1", 1)]);
+        let under_way = board.poll_begins();
+        let mut listener = board.listen().unwrap();
+        assert_eq!(said(&mut listener).await, "hello");
+        assert_eq!(said(&mut listener).await, "heartbeat");
+        board.polled(
+            &under_way,
+            vec![],
+            NodeState::default(),
+            UnixTime::from_secs(0),
+            |_| None,
+        );
+        let early = tokio::time::timeout(HEARTBEAT / 2, listener.next()).await;
+        assert!(early.is_err(), "{early:?}");
+        poll(&board, vec![mk_row("sb_1", 1), mk_row("sb_2", 1)]);
+        assert_eq!(said(&mut listener).await, "part part part");
+        assert_eq!(said(&mut listener).await, "snapshotEnd");
+        poll(&board, vec![mk_row("sb_1", 2), mk_row("sb_2", 1)]);
+        assert_eq!(said(&mut listener).await, "change");
+        assert_eq!(said(&mut listener).await, "heartbeat");
+        poll(&board, vec![mk_row("sb_1", 2), mk_row("sb_2", 1)]);
+        let silence = tokio::time::timeout(HEARTBEAT / 2, listener.next()).await;
+        assert!(
+            silence.is_err(),
+            "what is as it was is no change: {silence:?}"
+        );
+        board.poll_failed();
+        assert_eq!(said(&mut listener).await, "heartbeat");
+        board.close();
+        assert!(listener.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_that_the_changes_overtake_is_cut() {
+        let board = Board::new();
+        let (mut slow, mut fast) = (board.listen().unwrap(), board.listen().unwrap());
+        poll(&board, vec![]);
+        for listener in [&mut slow, &mut fast] {
+            while said(listener).await != "snapshotEnd" {}
+        }
+        for n in 0..20_000 {
+            poll(&board, vec![mk_row("sb_1", n)]);
+            if n % 100 == 0 {
+                assert!(fast.next().await.unwrap().is_ok());
+            }
+        }
+        while let Some(said) = slow.next().await {
+            match said {
+                Ok(lines) => assert!(lines.starts_with(b"{\"heartbeat\""), "{lines:?}"),
+                Err(Overtaken) => return,
+            }
+        }
+        panic!("the feed ended in order");
+    }
+
+    #[tokio::test]
+    async fn listeners_are_few_and_leave_their_place() {
+        let board = Board::new();
+        let mut listeners: Vec<_> = std::iter::from_fn(|| board.listen()).take(100).collect();
+        assert_eq!(board.listeners(), listeners.len());
+        assert!(board.listen().is_none());
+        listeners.pop();
+        assert!(board.listen().is_some());
+    }
+}
