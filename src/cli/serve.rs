@@ -18,6 +18,7 @@ use crate::{
     feed::Credential,
     fleet::{Fleet, HealthLimits},
     inventory::Source,
+    ledger::Ledger,
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::{LeaseOptions, Sequencer, own_namespace},
     serving::{CertificateFiles, ServingMetrics, TlsMaterial},
@@ -153,6 +154,9 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     );
     let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
     process.open(access, fleet, gateway.clone())?;
+    let ledger = Ledger::new(reader.clone(), writer);
+    let recorded = ledger.recorded(&asked).await;
+    let keeping = ledger.keep(gateway.clone(), recorded, &mut tasks);
     process.follow(&inventory, Source::Cluster(reader), &mut tasks);
     let asked_to_end = asked.clone();
     tasks.spawn("lease guard", async move {
@@ -167,6 +171,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     process
         .end(Duration::from_secs(args.shutdown_delay_seconds), gateway)
         .await;
+    keeping.finish().await;
     let held = sequencer.holds();
     sequencer.release().await;
     tasks.finish(TASKS_PATIENCE).await;
