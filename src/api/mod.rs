@@ -10,6 +10,7 @@ mod options;
 mod pool_key;
 mod sandbox;
 mod snapshot;
+mod user_record;
 mod warmpool;
 
 pub use inventory::{AgentEndpoint, InventoryEntry, InventoryPool, NodeInventory};
@@ -25,6 +26,7 @@ pub use sandbox::{
     VolumeClaimMetadata, VolumeClaimTemplate, v1alpha1,
 };
 pub use snapshot::{SandboxSnapshotSpec, SandboxSnapshotStatus};
+pub use user_record::UserRecord;
 pub use warmpool::{
     ClaimEnvVar, ClaimLifecycle, ClaimMetadata, ClaimSandboxRef, ClaimShutdownPolicy,
     InjectionPolicy, ManagementPolicy, NamedReference, NetworkPolicyRules, SandboxClaim,

@@ -15,6 +15,7 @@ use crate::{
         AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable,
         write_client,
     },
+    feed::Credential,
     fleet::{Fleet, HealthLimits},
     inventory::Source,
     ledger::Ledger,
@@ -53,6 +54,10 @@ pub(super) struct ServeArgs {
     /// Authorities that sign the certificates of daemons behind https, PEM.
     #[arg(long)]
     sandboxd_ca_file: Option<PathBuf>,
+    /// Token of audience sandbox-agent, to listen to the nodes' agents. Read again when it changes. Unset: nodes are known from
+    /// their inventories and read directly.
+    #[arg(long)]
+    agent_token_file: Option<PathBuf>,
     /// Networks that nodes' daemons may be called in, beside the addresses of the Node objects.
     #[arg(long, value_delimiter = ',')]
     node_address_cidrs: Vec<IpNet>,
@@ -145,6 +150,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         fleet.clone(),
         daemons.clone(),
         args.node_address_cidrs.clone(),
+        args.agent_token_file.clone().map(Credential::File),
     );
     let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
     process.open(access, fleet, gateway.clone())?;

@@ -20,6 +20,7 @@ mod naming;
 mod node;
 mod placement;
 mod report;
+mod restore;
 mod sandbox;
 #[cfg(test)]
 mod tests;

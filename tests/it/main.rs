@@ -3,6 +3,7 @@
 // Helpers outside of `#[test]` functions are tests too; clippy's own exemption ends at those.
 #![allow(clippy::unwrap_used)]
 
+mod agent;
 mod auth;
 mod crds;
 mod create;
