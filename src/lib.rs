@@ -49,3 +49,4 @@ pub mod serving;
 pub mod sim;
 pub mod store;
 pub mod telemetry;
+pub mod warmpool;
