@@ -36,6 +36,7 @@ pub mod admission;
 pub mod api;
 pub mod apiserver;
 pub mod auth;
+pub mod claims;
 pub mod cli;
 pub mod fleet;
 pub mod gateway;
