@@ -20,7 +20,7 @@ pub use keys::{
 pub use options::{
     SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions, SandboxSnapshotOptions,
 };
-pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for};
+pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for, pool_key_of_template};
 pub use sandbox::{
     EmbeddedMetadata, OperatingMode, PodTemplate, SandboxSpec, SandboxStatus, ShutdownPolicy,
     VolumeClaimMetadata, VolumeClaimTemplate, v1alpha1,
