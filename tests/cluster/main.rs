@@ -17,6 +17,7 @@ mod garbage;
 mod harness;
 mod inventory;
 mod kubectl;
+mod lifecycle;
 mod nodes;
 mod owed;
 mod pki;
@@ -31,3 +32,4 @@ mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
 mod users;
+mod watches;
