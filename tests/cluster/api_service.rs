@@ -22,7 +22,7 @@ pub(crate) const SERVER_NAME: &str = "sandbox-apiserver.sandbox-system.svc";
 pub(crate) struct Registration<'a> {
     control_plane: &'a ControlPlane,
     names: Vec<String>,
-    _turn: Turn<'a>,
+    _turn: Option<Turn<'a>>,
 }
 
 /// The right to register, which one test has at a time.
@@ -57,19 +57,23 @@ impl ControlPlane {
         ca_bundle: &str,
     ) -> Registration<'_> {
         let turn = self.api_service.lock().await;
-        self.register_in_turn(turn, versions, port, ca_bundle).await
+        let mut registration = self
+            .register_in_turn(&turn, versions, port, ca_bundle)
+            .await;
+        registration._turn = Some(turn);
+        registration
     }
 
-    /// As [`Self::register_api_service`], for a test that has waited for its turn before.
+    /// As [`Self::register_api_service`], for who has waited for its turn before and keeps it for longer.
     pub(crate) async fn register_in_turn<'a>(
         &'a self,
-        turn: Turn<'a>,
+        _turn: &Turn<'a>,
         versions: &[&str],
         port: u16,
         ca_bundle: &str,
     ) -> Registration<'a> {
         let registration = Registration {
-            _turn: turn,
+            _turn: None,
             control_plane: self,
             names: versions
                 .iter()

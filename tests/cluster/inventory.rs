@@ -24,7 +24,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::control_plane::{self, ControlPlane};
+use crate::{
+    control_plane::{self, ControlPlane},
+    stage::forget_nodes,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: &str = "system:serviceaccount:sandbox-system:sandbox-apiserver";
@@ -111,6 +114,7 @@ async fn the_shipped_rights_are_enough_to_follow_a_fleet() {
     // Inventories are the whole cluster's: who registers an APIService may follow them too.
     let _turn = control_plane.api_service.lock().await;
     control_plane.apply_crds(Path::new("crds")).await;
+    forget_nodes(&control_plane).await;
     let fleet = sim::Fleet::start(sim::Options {
         nodes: 2,
         sandboxes: 6,
@@ -129,15 +133,17 @@ async fn the_shipped_rights_are_enough_to_follow_a_fleet() {
     create_node(&nodes, one.name().as_str(), "127.0.0.1").await;
     create_node(&nodes, other.name().as_str(), "192.0.2.1").await;
 
-    let follower = Follower::start(control_plane.client_as(SERVER));
+    let powerless = Follower::start(control_plane.client_as("inventory-powerless"));
     sleep(Duration::from_secs(1)).await;
     assert!(
-        !follower.readiness.is_ready(),
+        !powerless.readiness.is_ready(),
         "without a right it knows nothing"
     );
+    drop(powerless);
     for file in ["00-namespace", "10-rbac"] {
         apply(&control_plane, file).await;
     }
+    let follower = Follower::start(control_plane.client_as(SERVER));
     eventually("ready", || follower.readiness.is_ready()).await;
     assert_eq!(follower.n_sandboxes(), 6);
     let address = |node: &sim::Handle| follower.fleet.address(node.name());

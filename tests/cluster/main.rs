@@ -17,6 +17,7 @@ mod garbage;
 mod harness;
 mod inventory;
 mod kubectl;
+mod lifecycle;
 mod managed;
 mod nodes;
 mod owed;
@@ -32,3 +33,4 @@ mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
 mod users;
+mod watches;

@@ -1,5 +1,8 @@
 //! Credentials stay where they belong.
 
+// clippy's own exemption for tests ends at their helpers.
+#![allow(clippy::unwrap_used)]
+
 use http::Request;
 use kube::client::Body;
 use serde_json::json;

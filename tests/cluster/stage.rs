@@ -18,7 +18,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    api_service::{Registration, SERVER_NAME},
+    api_service::{Registration, SERVER_NAME, Turn},
     caller::Caller,
     components::free_port,
     control_plane::{self, ControlPlane},
@@ -82,11 +82,12 @@ pub(crate) struct Stage {
     pub(crate) port: u16,
     pub(crate) nodes: Nodes,
     n_own_nodes_given: AtomicUsize,
-    // Dropped in order: the registration goes before its server, that before its nodes, the directory last.
+    // Dropped in order: the registration goes before its server, that before its nodes, and the turn when all is gone.
     _registration: Registration<'static>,
     pub(crate) serve: Process,
     pub(crate) sim: Process,
     directory: Directory,
+    _turn: Turn<'static>,
 }
 
 /// A test's hold on the stage that tests share.
@@ -163,7 +164,7 @@ impl Stage {
         let direct = direct_config(control_plane.config_as(ADMIN), &authority, port);
         wait_until_ready(&direct, &mut serve).await;
         let registration = control_plane
-            .register_in_turn(turn, &["v1beta1"], port, &authority.pem())
+            .register_in_turn(&turn, &["v1beta1"], port, &authority.pem())
             .await;
         Self {
             control_plane,
@@ -177,6 +178,7 @@ impl Stage {
             serve,
             sim,
             directory,
+            _turn: turn,
         }
     }
 
@@ -221,24 +223,22 @@ impl Stage {
         self.authority.pem()
     }
 
-    /// Makes a sandbox and gives it as the answer shows it.
+    /// Makes a sandbox and gives it as the answer shows it. Waits for a warm VM if there is none, as clients do.
     pub(crate) async fn create(&self, namespace: &str, name: &str) -> Value {
-        let sandbox = sandbox(name, TEMPLATE);
-        self.direct()
-            .post(&collection(namespace), &sandbox)
-            .await
-            .ok()
+        let (direct, path) = (self.direct(), collection(namespace));
+        let wanted = sandbox(name, TEMPLATE);
+        loop {
+            let answer = direct.post(&path, &wanted).await;
+            if answer.causes() != ["NoWarmCapacity"] {
+                return answer.ok();
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Publishes a node's inventory as it is now, without waiting for its period.
     pub(crate) async fn publish(&self, node: usize) {
         publish(self.control_plane, self.nodes, [node]).await;
-    }
-
-    /// Kills the server and starts it again on the same port, with the same flags.
-    pub(crate) async fn restart_serve(&mut self) {
-        self.kill_serve();
-        self.start_serve().await;
     }
 
     /// Ends the server as a crash does.
@@ -324,12 +324,16 @@ async fn prepare(control_plane: &ControlPlane) {
             .stdout(&["apply", "--server-side", "--force-conflicts", &file])
             .await;
     }
-    kubectl
-        .stdout(&["delete", "nodeinventories", "--all"])
-        .await;
+    forget_nodes(control_plane).await;
     // The next server has another port, and so is another one to the Lease of one that was killed.
     let lease = ["delete", "lease", "--all", "--namespace=sandbox-system"];
     kubectl.stdout(&lease).await;
+}
+
+/// Deletes what nodes of earlier tests published.
+pub(crate) async fn forget_nodes(control_plane: &ControlPlane) {
+    let delete = ["delete", "nodeinventories", "--all"];
+    control_plane.kubectl().stdout(&delete).await;
 }
 
 fn write_files(authority: &Authority, dir: &Path) {
