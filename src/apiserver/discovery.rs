@@ -9,7 +9,11 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Body, Definition, Status, body::response, negotiate::accepted_discovery};
+use super::{
+    Body, Definition, Status,
+    body::response,
+    negotiate::{accepted_discovery, takes_json},
+};
 
 /// Versions of the aggregated document, in the order they are preferred.
 const AGGREGATED: [(&str, &str); 2] = [
@@ -83,11 +87,10 @@ impl Discovery {
             return Some(self.root(headers));
         }
         let document = self.by_path.get(path)?.clone();
-        Some(Ok(response(
-            StatusCode::OK,
-            "application/json",
-            Body::whole(document),
-        )))
+        Some(
+            takes_json(headers)
+                .map(|()| response(StatusCode::OK, "application/json", Body::whole(document))),
+        )
     }
 
     fn root(&self, headers: &HeaderMap) -> Result<Response<Body>, Status> {

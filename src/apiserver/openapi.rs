@@ -7,11 +7,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, json};
 
 use super::{
-    Body, Definition, ObjectType, ProductInfo, Status,
-    body::response,
-    discovery::tagged,
-    negotiate::{Offer, negotiate},
-    query::Query,
+    Body, Definition, ObjectType, ProductInfo, Status, body::response, discovery::tagged,
+    negotiate::takes_json, query::Query,
 };
 use crate::schema::{
     self, Document, Info, ObjectDoc, PatchType, ResourceDoc, SubresourceDoc, SubresourceOperation,
@@ -79,7 +76,7 @@ impl OpenApi {
     ) -> Option<Result<Response<Body>, Status>> {
         match path {
             "/openapi/v2" => Some(
-                json_only(headers)
+                takes_json(headers)
                     .map(|()| tagged(&self.v2.body, &self.v2.hash, "application/json", headers)),
             ),
             "/openapi/v3" => Some(Ok(response(
@@ -89,14 +86,10 @@ impl OpenApi {
             ))),
             _ => {
                 let document = self.v3.get(path.strip_prefix("/openapi/v3/")?)?;
-                Some(json_only(headers).map(|()| versioned(document, query, headers)))
+                Some(takes_json(headers).map(|()| versioned(document, query, headers)))
             }
         }
     }
-}
-
-fn json_only(headers: &HeaderMap) -> Result<(), Status> {
-    negotiate(headers, Offer::Plain).map(|_| ())
 }
 
 /// A document that its hash names for ever; any other hash gets the present one, which is not redirected to, since the

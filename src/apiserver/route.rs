@@ -51,6 +51,17 @@ pub(super) struct ResourceRequest {
     pub(super) name: String,
 }
 
+impl ResourceRequest {
+    /// Whether the path goes as far as the verb needs: a create is for a collection, other verbs of one object for an object.
+    pub(super) fn is_addressed(&self) -> bool {
+        let on_object = matches!(
+            self.verb,
+            Verb::Get | Verb::Update | Verb::Patch | Verb::Delete
+        );
+        on_object != self.name.is_empty()
+    }
+}
+
 /// What a path means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {

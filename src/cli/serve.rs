@@ -20,6 +20,7 @@ use crate::{
     fleet::{Fleet, HealthLimits},
     gateway::Gateway,
     inventory::Source,
+    ledger::Ledger,
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::{LeaseOptions, Sequencer, own_namespace},
     serving::{CertificateFiles, ServingMetrics, TlsMaterial},
@@ -150,6 +151,9 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     );
     let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
     process.open(access, fleet.clone(), gateway.clone())?;
+    let ledger = Ledger::new(reader.clone(), writer.clone());
+    let recorded = ledger.recorded(&asked).await;
+    let keeping = ledger.keep(gateway.clone(), recorded, &mut tasks);
     process.follow(&inventory, Source::Cluster(reader.clone()), &mut tasks);
     let controllers = Controllers {
         fleet,
@@ -173,6 +177,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     process
         .end(Duration::from_secs(args.shutdown_delay_seconds), gateway)
         .await;
+    keeping.finish().await;
     let held = sequencer.holds();
     sequencer.release().await;
     tasks.finish(TASKS_PATIENCE).await;

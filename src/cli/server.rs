@@ -17,7 +17,7 @@ use crate::{
     resources::{KUBERNETES_VERSION, Sandboxes, sandbox_definition},
     sandboxd::Client,
     serving::{self, ServeOptions, ServingMetrics, TlsMaterial, Transport},
-    telemetry::{Metrics, Readiness, Tasks},
+    telemetry::{Check, Metrics, Readiness, Tasks},
 };
 
 /// How long calls to nodes that are under way may take at the end.
@@ -40,6 +40,8 @@ pub(super) struct Process {
     /// Cancelled when the listener ends.
     ending: CancellationToken,
     entrance: Entrance,
+    /// Passes last, and is there from the first moment: until then the server is not ready, whatever else is.
+    nodes_known: Check,
     listener: tokio::task::JoinHandle<()>,
 }
 
@@ -62,6 +64,7 @@ impl Process {
         serving_metrics: ServingMetrics,
     ) -> Self {
         let readiness = Readiness::new();
+        let nodes_known = readiness.check("inventory");
         let entrance = Entrance::new(readiness.clone());
         let ending = CancellationToken::new();
         let options = ServeOptions {
@@ -84,6 +87,7 @@ impl Process {
             closing: CancellationToken::new(),
             ending,
             entrance,
+            nodes_known,
             listener,
         }
     }
@@ -132,7 +136,7 @@ impl Process {
 
     /// Follows the nodes until the process ends.
     pub(super) fn follow(&self, inventory: &Inventory, source: Source, tasks: &mut Tasks) {
-        let ready = self.readiness.check("inventory");
+        let ready = self.nodes_known.clone();
         tasks.spawn(
             "inventory",
             inventory.clone().run(source, ready, self.asked.clone()),

@@ -12,8 +12,7 @@ use tokio::sync::OnceCell;
 use super::{InventoryMetrics, Options, answers, rejection::Rejections, roster::Roster};
 use crate::{
     api::{NodeAddress, NodeName},
-    fleet::{Fleet, Now, Report, Row},
-    meta::UnixTime,
+    fleet::{Fleet, Now, Row},
     sandboxd,
 };
 
@@ -135,17 +134,8 @@ impl Daemons {
             return false;
         };
         let draining = info.draining;
-        let report = Report {
-            address: None,
-            rows: Vec::new(),
-            pools: Some(answers::pools(info)),
-            complete: false,
-            published_since: UnixTime::from_secs(0),
-        };
-        self.roster.if_present(node, || {
-            self.fleet.set_draining(node, draining);
-            self.fleet.publish(node, &report, true, false, Now::read());
-        });
+        self.fleet
+            .informed(node, &answers::pools(info), draining, Now::read());
         true
     }
 }

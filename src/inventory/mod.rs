@@ -16,6 +16,7 @@
 
 mod address;
 mod answers;
+mod ask;
 mod cluster_node;
 mod complaints;
 mod daemons;
@@ -31,6 +32,7 @@ mod publication;
 mod reads;
 mod rejection;
 mod roster;
+mod take_in;
 mod update;
 mod watch;
 

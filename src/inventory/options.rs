@@ -9,6 +9,9 @@ use ipnet::IpNet;
 pub struct Options {
     /// Networks that a node's daemon may be in although no Node object says so (`--node-address-cidrs`).
     pub node_address_cidrs: Vec<IpNet>,
+    /// How long the start waits for the Nodes' own addresses; longer when no networks are given, since then there are no
+    /// others.
+    pub nodes_within: Duration,
     /// Direct reads (`GET /v1/sandboxes`) under way at once.
     pub reads_at_once: usize,
     /// How long a node may take for a direct read before the server is ready.
@@ -34,6 +37,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             node_address_cidrs: Vec::new(),
+            nodes_within: Duration::from_secs(5),
             reads_at_once: 64,
             first_read_within: Duration::from_secs(1),
             read_within: Duration::from_secs(2),

@@ -5,6 +5,20 @@
 
 mod auth;
 mod crds;
+mod create;
+mod delete;
+mod discovery;
+mod fake_cluster;
+mod golden;
+mod harness;
+mod inventory;
+mod layers;
+mod list;
+mod negotiation;
+mod openapi;
 mod sequencer;
 mod serving;
+mod table;
 mod tls_client;
+mod watch;
+mod widgets;

@@ -20,14 +20,9 @@ use crate::{
 pub(super) async fn invoke<R: Resource>(
     resource: &Arc<R>,
     request: &VerbRequest,
+    subresource: usize,
 ) -> Result<Response<Body>, Status> {
     let definition = resource.definition();
-    let wanted = request.target.subresource.as_str();
-    let known = definition
-        .subresources
-        .iter()
-        .position(|subresource| subresource.name == wanted);
-    let subresource = known.ok_or_else(Status::resource_not_found)?;
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = WriteOptions::parse(&request.query, "CreateOptions")?;
     let key = request.key();
