@@ -22,11 +22,12 @@ mod managed_fields;
 mod merge;
 mod order;
 mod place;
+mod prune;
 mod remove;
 #[cfg(test)]
 mod tests;
+mod times;
 
-pub use apply::keep_times;
 pub use check::Faults;
 pub use conflict::{Conflict, Conflicts};
 pub use element::{Element, InvalidElement};
@@ -37,3 +38,4 @@ pub use fields_v1::InvalidFields;
 pub use managed_fields::{
     Entry, InvalidEntry, MAX_UPDATE_MANAGERS, ManagedFields, Manager, Operation,
 };
+pub use times::keep_times;

@@ -10,11 +10,17 @@
 mod model;
 mod specimen;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
-use kube::client::Body;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, ResourceExt as _,
+    api::PostParams,
+    client::Body,
+    runtime::wait::{await_condition, conditions},
+};
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use sandbox_apiserver::{
     managed::{Error, ManagedFields},
@@ -22,7 +28,7 @@ use sandbox_apiserver::{
     schema::Schema,
 };
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::timeout};
 
 use self::{
     model::{KEPT, Outcome, Write},
@@ -59,12 +65,8 @@ impl Server {
     async fn start() -> Self {
         static CRD: OnceCell<()> = OnceCell::const_new();
         let control_plane = control_plane::shared();
-        let install = async || {
-            let dir = tempfile::tempdir().unwrap();
-            specimen::write_crd(dir.path());
-            control_plane.apply_crds(dir.path()).await;
-        };
-        CRD.get_or_init(install).await;
+        CRD.get_or_init(async || install(control_plane.client()).await)
+            .await;
         Self {
             client: control_plane.client(),
             schema: specimen::schema().compile().unwrap(),
@@ -144,6 +146,19 @@ impl Server {
     }
 }
 
+/// Makes the API server serve specimens.
+async fn install(client: kube::Client) {
+    let crds: Api<CustomResourceDefinition> = Api::all(client);
+    let crd: CustomResourceDefinition = serde_json::from_value(specimen::crd()).unwrap();
+    let created = crds.create(&PostParams::default(), &crd).await.unwrap();
+    let name = created.name_any();
+    let established = await_condition(crds, &name, conditions::is_crd_established());
+    timeout(Duration::from_secs(60), established)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
 /// The object without what the model cannot know, its owners in a fixed order and without times.
 fn comparable(object: &Value) -> Value {
     let mut object = object.clone();
@@ -153,7 +168,10 @@ fn comparable(object: &Value) -> Value {
     }
     if let Some(Value::Array(owners)) = metadata.get_mut("managedFields") {
         for owner in owners.iter_mut() {
-            owner.as_object_mut().unwrap().remove("time");
+            // When is not compared, but whether there is a time.
+            if let Some(time) = owner.get_mut("time") {
+                *time = json!("");
+            }
         }
         let key = |owner: &Value| {
             ["operation", "manager", "apiVersion", "subresource"]
@@ -491,4 +509,53 @@ async fn a_configuration_of_another_kind_or_with_owners_is_refused() {
         let refused = server.write(None, name, "", "one", &write).await;
         assert_eq!(refused, Ok(None), "{write:?}");
     }
+}
+
+#[tokio::test]
+async fn kubectl_takes_over_what_it_applied_on_its_side() {
+    let server = Server::start().await;
+    let name = "client-side";
+    let spec = json!({"map": {"a": "1", "b": "1"}, "number": 1});
+    let object = |annotations: Value, spec: &Value| json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "annotations": annotations}, "spec": spec});
+    let last = object(json!({}), &spec).to_string();
+    let annotated = object(
+        json!({"kubectl.kubernetes.io/last-applied-configuration": last}),
+        &spec,
+    );
+    let write = async |live: Option<Value>, manager: &str, write: Write| {
+        let live = server.write(live, name, "", manager, &write).await;
+        live.unwrap_or_else(|difference| panic!("{difference}"))
+    };
+    let apply = |spec: Value| Write::Apply {
+        config: object(json!({}), &spec),
+        force: false,
+    };
+    let live = write(None, "kubectl-client-side-apply", Write::Create(annotated)).await;
+    // Another may not.
+    let other = write(live.clone(), "one", apply(json!({"number": 2}))).await;
+    assert_eq!(other, live);
+    // Nor kubectl, what somebody else has changed since.
+    let live = write(
+        live,
+        "one",
+        Write::Merge(json!({"spec": {"map": {"b": "2"}}})),
+    )
+    .await;
+    let other = write(
+        live.clone(),
+        "kubectl",
+        apply(json!({"map": {"b": "3"}, "number": 2})),
+    )
+    .await;
+    assert_eq!(other, live);
+    let live = write(
+        live,
+        "kubectl",
+        apply(json!({"map": {"a": "<2>"}, "number": 2})),
+    )
+    .await;
+    assert_eq!(
+        live.unwrap()["spec"],
+        json!({"map": {"a": "<2>", "b": "2"}, "number": 2})
+    );
 }
