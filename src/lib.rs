@@ -3,8 +3,8 @@
 //! # Map
 //!
 //! One room, one duty. A room imports only the rooms listed in its row; `tests/it/layers.rs` reads this table and the
-//! `use crate::` lines and compares them, so an arrow is added on purpose. Every room but `meta`, `api`, `store`, `schema`
-//! and `fleet` may also import `telemetry`; nobody imports `cli`, and only `cli` imports `sim`.
+//! `use crate::` lines and compares them, so an arrow is added on purpose. Every room but `meta`, `api`, `store`, `schema`,
+//! `managed` and `fleet` may also import `telemetry`; nobody imports `cli`, and only `cli` imports `sim`.
 //!
 //! | Room | What lives there | Imports |
 //! |---|---|---|
@@ -14,21 +14,27 @@
 //! | `serving` | TLS material and reload, accept loop, connection limit, drain | |
 //! | `store` | a versioned store: version chains, change log, pages, watch cursors | `meta` |
 //! | `schema` | structural schemas: pruning, defaults, validation, OpenAPI documents, CRDs | `meta` |
+//! | `managed` | field ownership: managedFields, server-side apply, what an update owns | `meta` `schema` |
 //! | `sandboxd` | the node daemon's HTTP API: its JSON, the client | `api` `meta` |
 //! | `fleet` | the index: what the nodes say and what we did, merged into sandboxes | `api` `meta` `store` |
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |
 //! | `admission` | what every write must pass beside its own validation: the namespace's life | `meta` |
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
-//! | `inventory` | NodeInventory watch and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` |
-//! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `fleet` `sandboxd` `inventory` |
-//! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `serving` `auth` `admission` |
+//! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` |
+//! | `inventory` | NodeInventory watch, live feeds and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` `feed` |
+//! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent | `api` `meta` `sandboxd` `feed` `serving` `auth` |
+//! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |
+//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` |
+//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` |
+//! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` |
+//! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
 //! | `sim` | the node daemon for tests and demos | `api` `meta` `serving` `sandboxd` |
 //! | `cli` | a file a subcommand: wiring only | every room |
 //!
 //! # Invariants
 //!
-//! - `meta`, `api`, `store`, `schema` and `fleet` never read a clock and never wait: time is an argument.
+//! - `meta`, `api`, `store`, `schema`, `managed` and `fleet` never read a clock and never wait: time is an argument.
 //! - No lock is held over an `.await`.
 //! - A token is never stored in `fleet`, and prints as `***`.
 
@@ -36,11 +42,16 @@ pub mod admission;
 pub mod api;
 pub mod apiserver;
 pub mod auth;
+pub mod claims;
 pub mod cli;
+pub mod feed;
 pub mod fleet;
 pub mod gateway;
 pub mod inventory;
+pub mod ledger;
+pub mod managed;
 pub mod meta;
+pub mod node;
 pub mod resources;
 pub mod sandboxd;
 pub mod schema;
@@ -49,3 +60,4 @@ pub mod serving;
 pub mod sim;
 pub mod store;
 pub mod telemetry;
+pub mod warmpool;

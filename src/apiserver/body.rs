@@ -12,6 +12,10 @@ use http_body::{Frame, SizeHint};
 
 use super::{Status, negotiate::MediaType};
 
+/// Answers over so many bytes are streamed where they can be, and compressed for clients that take that: the bound of
+/// kube-apiserver.
+pub(super) const STREAMED_FROM: usize = 128 << 10;
+
 /// A stream that broke off; the client sees the connection reset and not a short answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer cannot be finished: {0}")]
@@ -23,6 +27,15 @@ pub struct Body(Content);
 enum Content {
     Whole(Option<Bytes>),
     Stream(BoxStream<'static, Result<Bytes, Interrupted>>),
+}
+
+/// What rewrites bytes as they pass.
+pub(super) trait Transform: Send + 'static {
+    /// What goes out for these bytes now; the rest is held back.
+    fn push(&mut self, bytes: &[u8]) -> Vec<u8>;
+
+    /// What goes out at the end.
+    fn finish(&mut self) -> Vec<u8>;
 }
 
 impl Body {
@@ -40,6 +53,47 @@ impl Body {
     pub fn stream(chunks: impl Stream<Item = Result<Bytes, Interrupted>> + Send + 'static) -> Self {
         Self(Content::Stream(chunks.boxed()))
     }
+
+    /// Number of bytes, if it is known.
+    pub(super) fn length(&self) -> Option<usize> {
+        match &self.0 {
+            Content::Whole(bytes) => Some(bytes.as_ref().map_or(0, Bytes::len)),
+            Content::Stream(_) => None,
+        }
+    }
+
+    /// The body with its bytes rewritten.
+    pub(super) fn transformed(self, mut transform: impl Transform) -> Self {
+        Self(match self.0 {
+            Content::Whole(None) => Content::Whole(None),
+            Content::Whole(Some(bytes)) => {
+                let mut out = transform.push(&bytes);
+                out.extend(transform.finish());
+                Content::Whole(Some(out.into()))
+            }
+            Content::Stream(chunks) => Content::Stream(rewritten(chunks, transform).boxed()),
+        })
+    }
+}
+
+fn rewritten(
+    chunks: BoxStream<'static, Result<Bytes, Interrupted>>,
+    transform: impl Transform,
+) -> impl Stream<Item = Result<Bytes, Interrupted>> + Send {
+    futures::stream::unfold(Some((chunks, transform)), async |state| {
+        let (mut chunks, mut transform) = state?;
+        loop {
+            let out = match chunks.next().await {
+                Some(Ok(chunk)) => transform.push(&chunk),
+                Some(Err(error)) => return Some((Err(error), None)),
+                None => return Some((Ok(transform.finish().into()), None)),
+            };
+            // A compressor may take much before it gives.
+            if !out.is_empty() {
+                return Some((Ok(out.into()), Some((chunks, transform))));
+            }
+        }
+    })
 }
 
 impl std::fmt::Debug for Body {

@@ -9,7 +9,12 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Body, Definition, Status, body::response, negotiate::accepted_discovery};
+use super::{
+    Body, Definition, Status,
+    body::response,
+    negotiate::{accepted_discovery, takes_json},
+    route::STATUS,
+};
 
 /// Versions of the aggregated document, in the order they are preferred.
 const AGGREGATED: [(&str, &str); 2] = [
@@ -22,6 +27,8 @@ const AGGREGATED: [(&str, &str); 2] = [
         "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
     ),
 ];
+
+const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// All discovery documents, ready to be sent.
 #[derive(Debug)]
@@ -83,11 +90,10 @@ impl Discovery {
             return Some(self.root(headers));
         }
         let document = self.by_path.get(path)?.clone();
-        Some(Ok(response(
-            StatusCode::OK,
-            "application/json",
-            Body::whole(document),
-        )))
+        Some(
+            takes_json(headers)
+                .map(|()| response(StatusCode::OK, "application/json", Body::whole(document))),
+        )
     }
 
     fn root(&self, headers: &HeaderMap) -> Result<Response<Body>, Status> {
@@ -186,6 +192,15 @@ fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Val
                     "verbs": ["create"],
                 })
             });
+            let status = definition.status.then(|| {
+                json!({
+                    "name": format!("{}/{STATUS}", definition.plural),
+                    "singularName": "",
+                    "namespaced": definition.namespaced,
+                    "kind": definition.kind,
+                    "verbs": STATUS_VERBS,
+                })
+            });
             std::iter::once(json!({
                 "name": definition.plural,
                 "singularName": definition.singular,
@@ -195,6 +210,7 @@ fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Val
                 "shortNames": definition.short_names,
                 "categories": definition.categories,
             }))
+            .chain(status)
             .chain(subresources)
         })
         .collect();
@@ -235,17 +251,21 @@ fn aggregated(document_version: &str, groups: &BTreeMap<&str, Vec<&Definition>>)
 
 fn discovered(group: &str, version: &str, definition: &Definition) -> Value {
     let kind = |kind: &str| json!({"group": group, "version": version, "kind": kind});
-    let subresources: Vec<_> = definition
-        .subresources
-        .iter()
-        .map(|subresource| {
-            json!({
-                "subresource": subresource.name,
-                "responseKind": kind(subresource.options.kind),
-                "verbs": ["create"],
-            })
+    let subresources = definition.subresources.iter().map(|subresource| {
+        json!({
+            "subresource": subresource.name,
+            "responseKind": kind(subresource.options.kind),
+            "verbs": ["create"],
         })
-        .collect();
+    });
+    let status = definition.status.then(|| {
+        json!({
+            "subresource": STATUS,
+            "responseKind": kind(definition.kind),
+            "verbs": STATUS_VERBS,
+        })
+    });
+    let subresources: Vec<_> = status.into_iter().chain(subresources).collect();
     json!({
         "resource": definition.plural,
         "responseKind": kind(definition.kind),

@@ -3,15 +3,17 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, header};
+use http::{Request, Response};
 
 use super::{
     ApiServer, Body, Status,
+    audit::{audit_id, finish},
     body::status_response,
     negotiate::error_media_type,
     paths,
     query::Query,
     route::{Route, route},
+    transform::Delivery,
 };
 use crate::{serving::Connection, telemetry::Readiness};
 
@@ -50,7 +52,13 @@ impl Entrance {
     {
         match self.server.get() {
             Some(server) => server.clone().handle(connection, request).await,
-            None => self.starting(&request),
+            None => {
+                let audit_id = audit_id(request.headers());
+                let answer = self.starting(&request);
+                let mut answer = Delivery::of(&request).apply(answer, false);
+                finish(&mut answer, &audit_id);
+                answer
+            }
         }
     }
 
@@ -68,11 +76,6 @@ impl Entrance {
             Ok(_) => Status::unavailable("the server is starting").retry_after(RETRY_SECONDS),
             Err(status) => status,
         };
-        let mut answer = status_response(&status, error_media_type(request.headers()));
-        answer.headers_mut().insert(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("no-cache, private"),
-        );
-        answer
+        status_response(&status, error_media_type(request.headers()))
     }
 }

@@ -18,10 +18,7 @@ pub(super) struct Limits {
 }
 
 /// A place, given back when dropped; none for requests that need none.
-#[derive(Debug)]
-pub(super) struct Place {
-    _permit: Option<OwnedSemaphorePermit>,
-}
+pub(super) type Place = Option<OwnedSemaphorePermit>;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -39,7 +36,7 @@ impl Limits {
     /// 429 when all are taken; never for `privileged` requests and for watches.
     pub(super) fn enter(&self, verb: Verb, privileged: bool) -> Result<Place, Status> {
         if privileged || verb == Verb::Watch {
-            return Ok(Place { _permit: None });
+            return Ok(None);
         }
         let places = if verb.is_write() {
             &self.writes
@@ -47,9 +44,7 @@ impl Limits {
             &self.reads
         };
         match places.clone().try_acquire_owned() {
-            Ok(permit) => Ok(Place {
-                _permit: Some(permit),
-            }),
+            Ok(permit) => Ok(Some(permit)),
             Err(_) => Err(Status::too_many_requests(
                 "too many requests, please try again later",
                 1,

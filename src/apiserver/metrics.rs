@@ -15,7 +15,17 @@ use crate::telemetry::{Metrics, latency_histogram};
 pub struct ApiMetrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<DurationLabels, Histogram>,
-    pub(super) watches: Gauge,
+    watches: Gauge,
+}
+
+/// A watch that is open, counted until this is dropped.
+#[derive(Debug)]
+pub(super) struct OpenWatch(Gauge);
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Only names that are served become labels, so that a client cannot make series.
@@ -76,6 +86,12 @@ impl ApiMetrics {
             ),
             watches: metrics.register(room, "watches", "Watches that are open", watches),
         }
+    }
+
+    /// Counts a watch.
+    pub(super) fn watch_opens(&self) -> OpenWatch {
+        self.watches.inc();
+        OpenWatch(self.watches.clone())
     }
 
     pub(super) fn answered(&self, subject: &Subject, code: StatusCode, took: Duration) {

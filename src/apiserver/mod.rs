@@ -7,6 +7,8 @@
 //! A request passes, in this order: audit id, routing, authentication, impersonation, the limit of requests in flight,
 //! authorization, the body, the verb. Discovery and OpenAPI are bytes made once at the start.
 
+mod access;
+mod audit;
 mod body;
 mod context;
 mod discovery;
@@ -23,6 +25,7 @@ mod query;
 mod resource;
 mod route;
 mod server;
+mod transform;
 mod verbs;
 
 pub use body::{Body, Interrupted};

@@ -113,8 +113,13 @@ impl<'a> Clause<'a> {
                 v1,
                 include: IncludeObject::Metadata,
             }),
+            // Written in v1 only.
             ("PartialObjectMetadata", Offer::Object)
-            | ("PartialObjectMetadataList", Offer::List) => Some(Shape::Metadata),
+            | ("PartialObjectMetadataList", Offer::List)
+                if v1 =>
+            {
+                Some(Shape::Metadata)
+            }
             _ => None,
         }
     }
@@ -185,6 +190,28 @@ pub(super) fn accepted_discovery(headers: &HeaderMap, versions: &[&str]) -> Opti
         }
     }
     accept.trim().is_empty().then_some(None)
+}
+
+/// Refuses a client that takes no JSON, of whatever shape, for documents that are written in nothing else.
+///
+/// # Errors
+/// 406.
+pub(super) fn takes_json(headers: &HeaderMap) -> Result<(), Status> {
+    let accept = accept(headers);
+    let mut clauses = accept
+        .split(',')
+        .map(str::trim)
+        .filter(|clause| !clause.is_empty())
+        .peekable();
+    let anything = clauses.peek().is_none();
+    let json = |clause: &str| {
+        let (quality, clause) = Clause::parse(clause);
+        quality > 0.0 && clause.media_type() == Some(MediaType::Json)
+    };
+    match anything || clauses.any(json) {
+        true => Ok(()),
+        false => Err(Status::not_acceptable(&["application/json"])),
+    }
 }
 
 fn accept(headers: &HeaderMap) -> String {

@@ -7,11 +7,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, json};
 
 use super::{
-    Body, Definition, ObjectType, ProductInfo, Status,
-    body::response,
-    discovery::tagged,
-    negotiate::{Offer, negotiate},
-    query::Query,
+    Body, Definition, ObjectType, ProductInfo, Status, body::response, discovery::tagged,
+    negotiate::takes_json, query::Query, route::STATUS,
 };
 use crate::schema::{
     self, Document, Info, ObjectDoc, PatchType, ResourceDoc, SubresourceDoc, SubresourceOperation,
@@ -79,7 +76,7 @@ impl OpenApi {
     ) -> Option<Result<Response<Body>, Status>> {
         match path {
             "/openapi/v2" => Some(
-                json_only(headers)
+                takes_json(headers)
                     .map(|()| tagged(&self.v2.body, &self.v2.hash, "application/json", headers)),
             ),
             "/openapi/v3" => Some(Ok(response(
@@ -89,14 +86,10 @@ impl OpenApi {
             ))),
             _ => {
                 let document = self.v3.get(path.strip_prefix("/openapi/v3/")?)?;
-                Some(json_only(headers).map(|()| versioned(document, query, headers)))
+                Some(takes_json(headers).map(|()| versioned(document, query, headers)))
             }
         }
     }
-}
-
-fn json_only(headers: &HeaderMap) -> Result<(), Status> {
-    negotiate(headers, Offer::Plain).map(|_| ())
 }
 
 /// A document that its hash names for ever; any other hash gets the present one, which is not redirected to, since the
@@ -118,7 +111,12 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
         kind: object.kind.to_owned(),
         schema: object.documented.clone(),
     };
-    let subresources = definition
+    let object = object_doc(&definition.versions[version].object);
+    let status = definition.status.then(|| {
+        let verbs = [Verb::Get, Verb::Update, Verb::Patch];
+        SubresourceDoc::part_of(&object, STATUS, &verbs)
+    });
+    let actions = definition
         .subresources
         .iter()
         .map(|subresource| SubresourceDoc {
@@ -130,7 +128,8 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             }],
         });
     ResourceDoc {
-        object: object_doc(&definition.versions[version].object),
+        subresources: status.into_iter().chain(actions).collect(),
+        object,
         plural: definition.plural.to_owned(),
         namespaced: definition.namespaced,
         verbs: VERBS
@@ -141,7 +140,6 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             true => vec![PatchType::Json, PatchType::Merge],
             false => Vec::new(),
         },
-        subresources: subresources.collect(),
     }
 }
 

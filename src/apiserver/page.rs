@@ -4,10 +4,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 
 use super::Status;
-use crate::{
-    meta::ResourceVersion,
-    store::{Key, Scope},
-};
+use crate::{meta::ResourceVersion, store::Key};
 
 /// Longest token read. Ours hold a version and a key of at most 63 + 253 characters.
 const MAX_TOKEN: usize = 1_024;
@@ -29,6 +26,8 @@ pub(super) enum Start {
 /// client accepts that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ContinueToken {
+    /// The list that it goes on with, and no other.
+    list: String,
     /// Version of the first page; 0: whatever is newest.
     #[serde(rename = "rv")]
     version: u64,
@@ -40,8 +39,9 @@ pub(super) struct ContinueToken {
 }
 
 impl ContinueToken {
-    pub(super) fn new(version: Option<ResourceVersion>, last: &Key) -> Self {
+    pub(super) fn new(list: String, version: Option<ResourceVersion>, last: &Key) -> Self {
         Self {
+            list,
             version: version.map_or(0, ResourceVersion::as_u64),
             namespace: last.namespace.to_string(),
             name: last.name.to_string(),
@@ -71,21 +71,13 @@ impl ContinueToken {
     /// The object to go on behind.
     ///
     /// # Errors
-    /// 400 when it lies outside `scope`: a token leads nowhere but through the list it came from.
-    pub(super) fn key(&self, scope: &Scope) -> Result<Key, Status> {
-        match scope.namespace() {
-            Some(namespace) if namespace != self.namespace => Err(Status::bad_request(
-                "continue key is not valid: invalid continue token for this namespace",
+    /// 400 when it is another list's: a token leads nowhere but through the list it came from.
+    pub(super) fn key(&self, list: &str) -> Result<Key, Status> {
+        match self.list == list {
+            true => Ok(Key::new(self.namespace.as_str(), self.name.as_str())),
+            false => Err(Status::bad_request(
+                "continue key is not valid: invalid continue token for this list",
             )),
-            _ => Ok(Key::new(self.namespace.as_str(), self.name.as_str())),
-        }
-    }
-
-    /// The same place at whatever version is newest then.
-    pub(super) fn inconsistent(&self) -> Self {
-        Self {
-            version: 0,
-            ..self.clone()
         }
     }
 }
@@ -106,13 +98,15 @@ mod tests {
     #[test]
     fn a_token_goes_on_only_where_it_came_from() {
         let version = ResourceVersion::from_u64(42);
-        let token = ContinueToken::new(version, &Key::new("ns", "a"));
+        let token = ContinueToken::new("things/ns".to_owned(), version, &Key::new("ns", "a"));
         let again = ContinueToken::parse(&token.to_string()).unwrap();
         assert_eq!(again, token);
-        assert_eq!(again.key(&Scope::All).unwrap(), Key::new("ns", "a"));
-        assert!(again.key(&Scope::Namespace("ns".into())).is_ok());
-        assert!(again.key(&Scope::Namespace("other".into())).is_err());
-        assert_eq!(again.inconsistent().version(), None);
+        assert_eq!(again.key("things/ns").unwrap(), Key::new("ns", "a"));
+        for other in ["things/other", "things/", "others/ns"] {
+            assert!(again.key(other).is_err());
+        }
+        let inconsistent = ContinueToken::new("things/ns".to_owned(), None, &Key::new("ns", "a"));
+        assert_eq!(inconsistent.version(), None);
     }
 
     proptest! {

@@ -13,27 +13,25 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::{
     ApiMetrics, Body, Context, Definition, Resource, Status,
+    access::{attributes, denied, impersonation_refused},
+    audit::{Progress, finish},
     body::status_response,
     discovery::Discovery,
     limits::Limits,
-    metrics::Subject,
     negotiate::{MediaType, error_media_type},
     openapi::OpenApi,
     paths,
     query::{Query, Selection},
     route::{ResourceRequest, Route, Verb, route},
+    transform::Delivery,
     verbs::{Endpoint, Served, VerbRequest},
 };
 use crate::{
     admission::Namespaces,
-    auth::{
-        Attributes, Authenticator, Authorizer, Decision, Identity, ImpersonationError, Origin,
-        ResourceAttributes, impersonate,
-    },
+    auth::{Attributes, Authenticator, Authorizer, Decision, Identity, Origin, impersonate},
     schema,
     serving::Connection,
     telemetry::{Metrics, Readiness},
@@ -46,7 +44,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
 /// How long a client is told to stay away from a server that is ending.
 const SHUTDOWN_RETRY_SECONDS: u32 = 5;
-const AUDIT_ID: &str = "audit-id";
 const AGGREGATOR: &str = "system:kube-aggregator";
 
 /// Who the server says it is.
@@ -114,15 +111,6 @@ impl Builder {
     }
 }
 
-/// A request whose answer is being made: what its log line and its counters say.
-struct Progress {
-    audit_id: String,
-    subject: Subject,
-    user: String,
-    namespace: String,
-    name: String,
-}
-
 impl ApiServer {
     fn new(
         parts: Builder,
@@ -169,10 +157,12 @@ impl ApiServer {
         let begun = Instant::now();
         let mut progress = Progress::of(&request);
         let media_type = error_media_type(request.headers());
-        let mut answer = match self.answer(&connection, request, &mut progress).await {
+        let delivery = Delivery::of(&request);
+        let answer = match self.answer(&connection, request, &mut progress).await {
             Ok(answer) => answer,
             Err(status) => self.refused(&connection, &status, media_type),
         };
+        let mut answer = delivery.apply(answer, progress.subject.verb == Verb::Watch.as_str());
         finish(&mut answer, &progress.audit_id);
         self.counters
             .answered(&progress.subject, answer.status(), begun.elapsed());
@@ -336,7 +326,7 @@ impl ApiServer {
                 SHUTDOWN_RETRY_SECONDS,
             ));
         }
-        if !self.parts.readiness.is_ready() {
+        if !self.parts.readiness.serves() {
             return Err(Status::unavailable(
                 "the server is not ready: it does not know all nodes yet",
             )
@@ -361,6 +351,7 @@ impl ApiServer {
                 body,
                 version,
                 namespaces: self.parts.namespaces.clone(),
+                counters: self.counters.clone(),
                 shutdown: self.parts.shutdown.clone(),
             };
             if let Some(warning) = endpoint.definition().versions[version].deprecation {
@@ -442,59 +433,6 @@ impl ApiServer {
     }
 }
 
-impl Progress {
-    fn of<B>(request: &Request<B>) -> Self {
-        let given = request
-            .headers()
-            .get(AUDIT_ID)
-            .and_then(|value| value.to_str().ok());
-        let is_sane = |id: &&str| {
-            !id.is_empty() && id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_graphic())
-        };
-        Self {
-            audit_id: given
-                .filter(is_sane)
-                .map_or_else(|| Uuid::new_v4().to_string(), str::to_owned),
-            subject: Subject {
-                verb: "other",
-                resource: String::new(),
-                subresource: String::new(),
-            },
-            user: String::new(),
-            namespace: String::new(),
-            name: String::new(),
-        }
-    }
-
-    /// Notes what the request is about, in the names of what is served.
-    fn about(&mut self, definition: &Definition, target: &ResourceRequest) {
-        let subresource = definition
-            .subresources
-            .iter()
-            .find(|known| known.name == target.subresource);
-        self.subject = Subject {
-            verb: target.verb.as_str(),
-            resource: definition.plural.to_owned(),
-            subresource: subresource.map_or("", |known| known.name).to_owned(),
-        };
-        self.namespace.clone_from(&target.namespace);
-        self.name.clone_from(&target.name);
-    }
-
-    fn log(&self, code: StatusCode, took: Duration) {
-        let Subject {
-            verb,
-            resource,
-            subresource,
-        } = &self.subject;
-        tracing::info!(
-            target: "audit",
-            audit_id = self.audit_id, user = self.user, verb, resource, subresource,
-            namespace = self.namespace, name = self.name, code = code.as_u16(), seconds = took.as_secs_f64(),
-        );
-    }
-}
-
 /// The longest a request may take; a watch takes as long as it likes.
 fn time_limit(target: &ResourceRequest, query: &Query) -> Result<Duration, Status> {
     let asked = query.timeout()?.filter(|timeout| !timeout.is_zero());
@@ -543,109 +481,4 @@ fn field_manager(query: &Query, headers: &HeaderMap) -> String {
     let agent = agent.split('/').next().unwrap_or_default();
     let named = query.get("fieldManager").filter(|name| !name.is_empty());
     named.unwrap_or(agent).chars().take(128).collect()
-}
-
-fn attributes<'a>(
-    target: &'a ResourceRequest,
-    selection: Option<&'a Selection>,
-) -> ResourceAttributes<'a> {
-    let on_collection = matches!(
-        target.verb,
-        Verb::List | Verb::Watch | Verb::DeleteCollection
-    );
-    let selection = selection.filter(|_| on_collection);
-    let selected_name =
-        selection.and_then(|selection| selection.fields.required_value("metadata.name"));
-    ResourceAttributes {
-        verb: target.verb.as_str(),
-        group: &target.group,
-        version: &target.version,
-        resource: &target.resource,
-        subresource: &target.subresource,
-        namespace: &target.namespace,
-        name: selected_name
-            .filter(|_| target.name.is_empty())
-            .unwrap_or(&target.name),
-        label_selector: selection
-            .map(|selection| &selection.labels)
-            .filter(|labels| !labels.is_empty()),
-        field_selector: selection
-            .map(|selection| &selection.fields)
-            .filter(|fields| !fields.is_empty()),
-    }
-}
-
-fn denied(user: &str, attributes: &Attributes<'_>, reason: Option<&str>) -> Status {
-    let reason = reason
-        .map(|reason| format!(": {reason}"))
-        .unwrap_or_default();
-    match attributes {
-        Attributes::NonResource { verb, path } => Status::forbidden(format!(
-            "forbidden: User {user:?} cannot {verb} path {path:?}{reason}"
-        )),
-        Attributes::Resource(resource) => {
-            let ResourceAttributes {
-                verb,
-                group,
-                resource,
-                subresource,
-                namespace,
-                name,
-                ..
-            } = *resource;
-            let within = match namespace {
-                "" => "at the cluster scope".to_owned(),
-                namespace => format!("in the namespace {namespace:?}"),
-            };
-            let what = if subresource.is_empty() {
-                resource.to_owned()
-            } else {
-                format!("{resource}/{subresource}")
-            };
-            Status::forbidden_resource(
-                group,
-                resource,
-                name,
-                format!(
-                    "User {user:?} cannot {verb} resource {what:?} in API group {group:?} {within}{reason}"
-                ),
-            )
-        }
-    }
-}
-
-fn impersonation_refused(error: ImpersonationError) -> Status {
-    match &error {
-        ImpersonationError::BadRequest(reason) => Status::bad_request(*reason),
-        ImpersonationError::Forbidden {
-            caller,
-            wanted,
-            reason,
-        } => denied(
-            &caller.name,
-            &Attributes::Resource(wanted.attributes()),
-            reason.as_deref(),
-        ),
-        ImpersonationError::Unknown(cause) => {
-            tracing::warn!(
-                error = cause as &dyn std::error::Error,
-                "cannot find out whom the caller may impersonate"
-            );
-            Status::internal("cannot find out whom the caller may impersonate")
-        }
-    }
-}
-
-/// Sets what every answer has.
-fn finish(answer: &mut Response<Body>, audit_id: &str) {
-    let headers = answer.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(audit_id) {
-        headers.insert(AUDIT_ID, id);
-    }
-    if !headers.contains_key(header::CACHE_CONTROL) {
-        headers.insert(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("no-cache, private"),
-        );
-    }
 }

@@ -11,13 +11,14 @@ use crate::{
     admission::Namespaces,
     apiserver::{Builder, Entrance, ProductInfo},
     auth::{Authenticator, Authorizer},
+    feed::Credential,
     fleet::Fleet,
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
     inventory::{Inventory, InventoryMetrics, Options, Source},
     resources::{KUBERNETES_VERSION, Sandboxes, sandbox_definition},
     sandboxd::Client,
     serving::{self, ServeOptions, ServingMetrics, TlsMaterial, Transport},
-    telemetry::{Metrics, Readiness, Tasks},
+    telemetry::{Check, Metrics, Readiness, Tasks},
 };
 
 /// How long calls to nodes that are under way may take at the end.
@@ -40,6 +41,8 @@ pub(super) struct Process {
     /// Cancelled when the listener ends.
     ending: CancellationToken,
     entrance: Entrance,
+    /// Passes last, and is there from the first moment: until then the server is not ready, whatever else is.
+    nodes_known: Check,
     listener: tokio::task::JoinHandle<()>,
 }
 
@@ -62,6 +65,7 @@ impl Process {
         serving_metrics: ServingMetrics,
     ) -> Self {
         let readiness = Readiness::new();
+        let nodes_known = readiness.check("inventory");
         let entrance = Entrance::new(readiness.clone());
         let ending = CancellationToken::new();
         let options = ServeOptions {
@@ -84,6 +88,7 @@ impl Process {
             closing: CancellationToken::new(),
             ending,
             entrance,
+            nodes_known,
             listener,
         }
     }
@@ -132,7 +137,7 @@ impl Process {
 
     /// Follows the nodes until the process ends.
     pub(super) fn follow(&self, inventory: &Inventory, source: Source, tasks: &mut Tasks) {
-        let ready = self.readiness.check("inventory");
+        let ready = self.nodes_known.clone();
         tasks.spawn(
             "inventory",
             inventory.clone().run(source, ready, self.asked.clone()),
@@ -145,9 +150,11 @@ impl Process {
         fleet: Arc<Fleet>,
         daemons: Client,
         node_address_cidrs: Vec<IpNet>,
+        agent_credential: Option<Credential>,
     ) -> Inventory {
         let options = Options {
             node_address_cidrs,
+            agent_credential,
             ..Options::default()
         };
         Inventory::new(

@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) limits: HealthLimits,
     /// Claims that are listed under their id because the name they ask for is another one's.
     pub(super) losers: HashMap<SandboxKey, Vec<(NodeName, ClaimId)>>,
+    /// Direct reads begun so far.
+    pub(super) n_reads: u64,
     /// Names that a create is under way for.
     pub(super) reserved: HashSet<SandboxKey>,
     /// Expired sandboxes that are kept although their VM is gone, oldest first, each with the time it goes.
@@ -75,6 +77,7 @@ impl Fleet {
             candidates: Candidates::default(),
             limits: health,
             losers: HashMap::new(),
+            n_reads: 0,
             reserved: HashSet::new(),
             retained: VecDeque::new(),
         };

@@ -78,12 +78,13 @@ impl Fleet {
     pub fn read(&self, read: ReadGuard<'_>, rows: &[Row], now: Now) {
         let node = read.node().clone();
         let mut state = self.lock();
-        state.heard(&node, now);
+        // A node that was forgotten meanwhile stays forgotten.
         let touched = state
             .nodes
             .get_mut(&node)
-            .and_then(|node| node.reading.take())
-            .unwrap_or_default();
+            .and_then(|node| node.end_read(read.number()));
+        let Some(touched) = touched else { return };
+        state.heard(&node, now);
         let mut listed = HashSet::with_capacity(rows.len());
         for row in rows {
             if listed.insert(&row.claim) && !touched.contains(&row.claim) {
@@ -98,8 +99,13 @@ impl Fleet {
     }
 
     /// Takes over what a node answered about one sandbox.
+    ///
+    /// An unknown node is one that was forgotten meanwhile: it stays so.
     pub fn observe(&self, node: &NodeName, row: &Row, now: Now) {
-        self.lock().merge_row(node, row, Source::Node, now);
+        let mut state = self.lock();
+        if state.nodes.contains_key(node) {
+            state.merge_row(node, row, Source::Node, now);
+        }
     }
 
     /// Takes over that a node, asked for this one sandbox with a working token, does not have it.

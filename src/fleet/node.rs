@@ -109,8 +109,8 @@ pub(super) struct Node {
     pub(super) probed: Option<Instant>,
     /// Since when it is known at all.
     pub(super) known_since: Instant,
-    /// Claims that changed since the direct read under way was sent; its answer says nothing about them.
-    pub(super) reading: Option<HashSet<ClaimId>>,
+    /// The direct read under way, and the claims that changed since it was sent; its answer says nothing about them.
+    pub(super) reading: Option<(u64, HashSet<ClaimId>)>,
     /// No lease on the node ends before this.
     pub(super) next_deadline: Option<UnixTime>,
 }
@@ -137,9 +137,16 @@ impl Node {
 
     /// Notes that our knowledge of `claim` is newer than a read that is under way.
     pub(super) fn touch(&mut self, claim: &ClaimId) {
-        if let Some(touched) = &mut self.reading {
+        if let Some((_, touched)) = &mut self.reading {
             touched.insert(claim.clone());
         }
+    }
+
+    /// Ends the direct read of that number, if it is the one under way, and gives what changed since it was sent.
+    pub(super) fn end_read(&mut self, number: u64) -> Option<HashSet<ClaimId>> {
+        self.reading
+            .take_if(|(under_way, _)| *under_way == number)
+            .map(|(_, touched)| touched)
     }
 
     /// Changes what is held of `claim`, and forgets the hold once nothing is.

@@ -318,6 +318,25 @@ fn a_dropped_read_leaves_no_trace() {
 }
 
 #[test]
+fn a_forgotten_node_is_not_brought_back_by_a_late_answer() {
+    let bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    let late = bench.fleet.begin_read(&"n1".into()).unwrap();
+    bench.fleet.forget_node(&"n1".into());
+    bench
+        .fleet
+        .observe(&"n1".into(), &mk_row("sb_1", "a"), bench.now());
+    bench.publish("n1", &[]);
+    let current = bench.fleet.begin_read(&"n1".into()).unwrap();
+    bench.fleet.read(late, &[mk_row("sb_1", "a")], bench.now());
+    bench.lists("");
+    bench
+        .fleet
+        .read(current, &[mk_row("sb_2", "b")], bench.now());
+    bench.lists("default/b=sb_2@n1");
+}
+
+#[test]
 fn a_phase_we_set_holds_until_the_node_agrees() {
     let bench = Bench::new();
     let mut row = mk_row("sb_1", "a");
@@ -363,7 +382,7 @@ fn an_undated_newcomer_waits_for_a_read() {
         ..mk_row("sb_1", "a")
     };
     assert_eq!(
-        bench.publish("n1", &[undated.clone()]),
+        bench.publish("n1", std::slice::from_ref(&undated)),
         Doubt {
             absent: 0,
             undated: 1
@@ -371,7 +390,10 @@ fn an_undated_newcomer_waits_for_a_read() {
     );
     bench.lists("");
     bench.read("n1", &[mk_row("sb_1", "a")]);
-    assert_eq!(bench.publish("n1", &[undated.clone()]), Doubt::default());
+    assert_eq!(
+        bench.publish("n1", std::slice::from_ref(&undated)),
+        Doubt::default()
+    );
     let created = bench
         .fleet
         .store()
@@ -757,6 +779,40 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0_usize..2).prop_map(|node| Step::Forget { node }),
         1 => (1_u64..100).prop_map(|seconds| Step::Wait { seconds }),
     ]
+}
+
+#[test]
+fn what_the_node_kept_for_the_user_fills_in_but_never_overwrites() {
+    let bench = Bench::new();
+    bench.publish("n0", &[mk_row("sb_1", "a/x")]);
+    let (node, claim): (NodeName, ClaimId) = ("n0".into(), "sb_1".into());
+    let user = || {
+        bench
+            .fleet
+            .by_claim(&node, &claim)
+            .unwrap()
+            .value
+            .user
+            .clone()
+    };
+    let mk_part = |generation, spec: &str, label: &str| {
+        Arc::new(UserPart {
+            generation,
+            spec: spec.into(),
+            labels: [("of".into(), label.into())].into(),
+            ..UserPart::default()
+        })
+    };
+    let restore = |part: &Arc<UserPart>| bench.fleet.restore_user(&node, &claim, part);
+    let (labels_only, first) = (mk_part(1, "", "daemon"), mk_part(1, "{}", "agent"));
+    assert!(restore(&labels_only));
+    assert!(restore(&first), "a spec is more than labels alone");
+    assert!(!restore(&mk_part(1, "{}", "echo")));
+    assert_eq!(user(), Some(first));
+    let second = mk_part(2, "{}", "agent");
+    assert!(restore(&second) && !restore(&labels_only));
+    assert_eq!(user(), Some(second.clone()));
+    assert!(!bench.fleet.restore_user(&node, &"sb_2".into(), &second));
 }
 
 proptest! {

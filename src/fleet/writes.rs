@@ -69,6 +69,7 @@ pub struct Granted {
 pub struct ReadGuard<'a> {
     fleet: &'a Fleet,
     node: NodeName,
+    number: u64,
 }
 
 impl NameReservation {
@@ -89,12 +90,17 @@ impl ReadGuard<'_> {
     pub fn node(&self) -> &NodeName {
         &self.node
     }
+
+    /// Which read it is: a node of the same name may have come in place of the one that is asked.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         if let Some(node) = self.fleet.lock().nodes.get_mut(&self.node) {
-            node.reading = None;
+            node.end_read(self.number);
         }
     }
 }
@@ -289,14 +295,17 @@ impl Fleet {
     /// Begins a direct read of a node; `None` while another one is under way, or for an unknown node.
     pub fn begin_read(&self, node: &NodeName) -> Option<ReadGuard<'_>> {
         let mut state = self.lock();
+        let number = state.n_reads + 1;
         let known = state
             .nodes
             .get_mut(node)
             .filter(|node| node.reading.is_none())?;
-        known.reading = Some(HashSet::new());
+        known.reading = Some((number, HashSet::new()));
+        state.n_reads = number;
         Some(ReadGuard {
             fleet: self,
             node: node.clone(),
+            number,
         })
     }
 

@@ -84,6 +84,9 @@ impl Gateway {
     /// See [`Error`]. Only after [`Error::OutcomeUnknown`] may a VM have been spent; it is found and released.
     pub async fn claim(&self, order: ClaimOrder) -> Result<ClaimedSandbox> {
         let begun = Instant::now();
+        // Before the nodes are looked at: without a token nothing is heard of them either, and they look as if down.
+        let token = self.inner.daemons.check_token();
+        token.map_err(|error| Error::NoToken(Arc::new(error)))?;
         let name = self.inner.fleet.reserve(order.key.clone());
         let name = name.map_err(|taken| Error::NameTaken {
             key: order.key.clone(),

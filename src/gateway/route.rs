@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Error, GatewayMetrics, Result, joint::Joint, release::Owed, renew::Renewals, snapshot::Snapshot,
+    Error, GatewayMetrics, Result, joint::Joint, owed::Owed, renew::Renewals, snapshot::Snapshot,
 };
 use crate::{
     api::{NodeAddress, SandboxKey},

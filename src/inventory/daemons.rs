@@ -9,11 +9,12 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use super::{InventoryMetrics, Options, answers, rejection::Rejections, roster::Roster};
+use super::{
+    InventoryMetrics, Options, answers, feeds::LiveFeeds, rejection::Rejections, roster::Roster,
+};
 use crate::{
     api::{NodeAddress, NodeName},
-    fleet::{Fleet, Now, Report, Row},
-    meta::UnixTime,
+    fleet::{Fleet, Now, Row},
     sandboxd,
 };
 
@@ -23,6 +24,7 @@ pub(super) struct Daemons {
     pub(super) options: Options,
     pub(super) metrics: InventoryMetrics,
     pub(super) roster: Roster,
+    pub(super) feeds: LiveFeeds,
     client: sandboxd::Client,
     // Held for a look-up, never over an await.
     asked: Mutex<HashMap<NodeName, Asked>>,
@@ -59,6 +61,7 @@ impl Daemons {
             options,
             metrics,
             roster: Roster::default(),
+            feeds: LiveFeeds::default(),
             client,
             asked: Mutex::default(),
         }
@@ -135,17 +138,8 @@ impl Daemons {
             return false;
         };
         let draining = info.draining;
-        let report = Report {
-            address: None,
-            rows: Vec::new(),
-            pools: Some(answers::pools(info)),
-            complete: false,
-            published_since: UnixTime::from_secs(0),
-        };
-        self.roster.if_present(node, || {
-            self.fleet.set_draining(node, draining);
-            self.fleet.publish(node, &report, true, false, Now::read());
-        });
+        self.fleet
+            .informed(node, &answers::pools(info), draining, Now::read());
         true
     }
 }

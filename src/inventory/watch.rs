@@ -17,9 +17,13 @@ use tokio::time::{sleep, timeout};
 use super::Update;
 use crate::api::NodeName;
 
-/// How long one watch lasts; kube-apiserver ends it and it is resumed. A connection that died unnoticed is found by then.
-const WATCH: Duration = Duration::from_secs(120);
-/// A list, or a watch that ought to have ended, may be silent for so long.
+/// How long one watch lasts, in seconds; kube-apiserver ends it and it is resumed. A connection that died unnoticed is found
+/// by then.
+const WATCH_SECONDS: u32 = 120;
+/// After so long without a change there is a new list: either nothing changes, so that it costs little, or a watch was asked
+/// for and kube-apiserver never answered.
+const QUIET: Duration = Duration::from_secs(300);
+/// A list may be silent for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Objects in one page of a list, for a cluster that cannot stream one: at 1 MiB an inventory this is what is in memory.
 const PAGE: u32 = 64;
@@ -30,11 +34,19 @@ const MAX_REASON: usize = 256;
 /// How long kube-apiserver may take to say whether an object is there.
 const GET_WITHIN: Duration = Duration::from_secs(5);
 
-/// The objects' updates. Never ends: what fails is told, and tried again after a pause.
-pub(super) fn updates<K>(api: Api<K>) -> BoxStream<'static, Update<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+/// A kind of object that can be watched.
+pub(super) trait Watched:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
 {
+}
+
+impl<K> Watched for K where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+}
+
+/// The objects' updates. Never ends: what fails is told, and tried again after a pause.
+pub(super) fn updates<K: Watched>(api: Api<K>) -> BoxStream<'static, Update<K>> {
     let watch = Watch::new(api);
     stream::unfold(watch, async |mut watch| {
         let update = watch.next().await;
@@ -68,10 +80,7 @@ enum State {
     Watching,
 }
 
-impl<K> Watch<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
+impl<K: Watched> Watch<K> {
     fn new(api: Api<K>) -> Self {
         Self {
             events: events(&api, true),
@@ -116,14 +125,18 @@ where
 
     async fn receive(&mut self) -> Option<Update<K>> {
         let watching = matches!(self.state, State::Watching);
-        let within = if watching { WATCH + SILENCE } else { SILENCE };
+        let within = if watching { QUIET } else { SILENCE };
         match timeout(within, self.events.next()).await {
             Ok(Some(Ok(event))) => self.event(event),
             Ok(Some(Err(error))) => self.failed(error),
+            Ok(None) | Err(_) if watching => {
+                self.restart(self.streams_lists);
+                None
+            }
             Ok(None) | Err(_) => {
-                // A cluster that does not know how to stream a list may watch without one.
-                self.restart(watching || !self.streams_lists);
-                Some(self.interrupted(format!("nothing came within {within:?}")))
+                // A cluster that does not know how to stream a list may watch without one, in silence.
+                self.restart(!self.streams_lists);
+                Some(self.interrupted(format!("no list came within {within:?}")))
             }
         }
     }
@@ -178,6 +191,8 @@ where
             error => {
                 if is_expired(&error) {
                     self.restart(self.streams_lists);
+                } else if matches!(self.state, State::Listing) {
+                    self.state = State::New;
                 }
                 Some(self.interrupted(shortened(&error)))
             }
@@ -199,13 +214,11 @@ where
     }
 }
 
-fn events<K>(api: &Api<K>, streams_lists: bool) -> BoxStream<'static, watcher::Result<Event<K>>>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    let config = Config::default()
-        .timeout(WATCH.as_secs() as u32)
-        .page_size(PAGE);
+fn events<K: Watched>(
+    api: &Api<K>,
+    streams_lists: bool,
+) -> BoxStream<'static, watcher::Result<Event<K>>> {
+    let config = Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
     let config = if streams_lists {
         config.streaming_lists()
     } else {

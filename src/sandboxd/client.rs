@@ -79,6 +79,17 @@ impl Client {
         })))
     }
 
+    /// Whether there is a token to present, so that a call is not tried in vain.
+    ///
+    /// # Errors
+    /// [`Error::NoToken`] when there is none.
+    pub fn check_token(&self) -> Result<()> {
+        self.0
+            .credential
+            .header(std::time::Instant::now())
+            .map(drop)
+    }
+
     /// The node at `address`, called with a deadline of `within` each time.
     pub fn node<'a>(&'a self, address: &'a NodeAddress, within: Duration) -> Node<'a> {
         Node {

@@ -107,6 +107,14 @@ impl Readiness {
             .all(|named| named.check.failure.lock().is_none())
     }
 
+    /// Whether requests are to be served: every check passes, but for the one by which a process that is ending keeps new
+    /// clients away while it still answers.
+    pub fn serves(&self) -> bool {
+        let checks = self.shared.checks.read();
+        let mut wanted = checks.iter().filter(|named| named.scope != Scope::Shutdown);
+        wanted.all(|named| named.check.failure.lock().is_none())
+    }
+
     /// Answers a probe. `query` is the request's raw query: `verbose`, `exclude=NAME`.
     pub fn answer(&self, probe: Probe, query: &str) -> ProbeAnswer {
         let query = Query::parse(query);

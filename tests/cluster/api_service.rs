@@ -22,16 +22,21 @@ pub(crate) const SERVER_NAME: &str = "sandbox-apiserver.sandbox-system.svc";
 pub(crate) struct Registration<'a> {
     control_plane: &'a ControlPlane,
     names: Vec<String>,
-    _turn: tokio::sync::MutexGuard<'a, ()>,
+    _turn: Option<Turn<'a>>,
 }
+
+/// The right to register, which one test has at a time.
+pub(crate) type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
+        let names = self.names.iter().map(|name| format!("apiservice/{name}"));
+        let objects: Vec<String> = names.chain([format!("service/{NAME}")]).collect();
+        let mut args = vec!["delete", "--ignore-not-found", "--namespace", NAMESPACE];
+        args.extend(objects.iter().map(String::as_str));
         // Blocking, since a destructor cannot wait otherwise. kube-apiserver does not ask the registered server about it.
-        let mut args = vec!["delete", "apiservice", "--ignore-not-found"];
-        args.extend(self.names.iter().map(String::as_str));
         if let Err(error) = self.control_plane.kubectl().run_blocking(&args) {
-            eprintln!("the APIService stays registered: {error}");
+            eprintln!("the registration stays: {error}");
         }
     }
 }
@@ -51,8 +56,24 @@ impl ControlPlane {
         port: u16,
         ca_bundle: &str,
     ) -> Registration<'_> {
+        let turn = self.api_service.lock().await;
+        let mut registration = self
+            .register_in_turn(&turn, versions, port, ca_bundle)
+            .await;
+        registration._turn = Some(turn);
+        registration
+    }
+
+    /// As [`Self::register_api_service`], for who has waited for its turn before and keeps it for longer.
+    pub(crate) async fn register_in_turn<'a>(
+        &'a self,
+        _turn: &Turn<'a>,
+        versions: &[&str],
+        port: u16,
+        ca_bundle: &str,
+    ) -> Registration<'a> {
         let registration = Registration {
-            _turn: self.api_service.lock().await,
+            _turn: None,
             control_plane: self,
             names: versions
                 .iter()

@@ -146,6 +146,8 @@ async fn kube_apiserver_takes_every_manifest() {
     let control_plane = control_plane::shared();
     let kubectl = control_plane.kubectl();
     let manifests = package().join("apiservice");
+    // Another test's registration has the same names.
+    let _turn = control_plane.api_service.lock().await;
     let namespace = manifests.join("00-namespace.yaml").display().to_string();
     // For real, because a dry run leaves nothing behind that the other objects could be in.
     kubectl.stdout(&["apply", "--filename", &namespace]).await;

@@ -30,7 +30,7 @@ const LOG_TAIL_LINES: usize = 15;
 
 /// A running control plane. Everything ends when it is dropped, or when the test binary ends in whatever way.
 pub(crate) struct ControlPlane {
-    /// Held by whoever has registered an APIService, whose name is one for the whole cluster.
+    /// Held by whoever uses the names of the APIServices and their Service, of which a cluster has one.
     pub(crate) api_service: tokio::sync::Mutex<()>,
     binaries: PathBuf,
     etcd_endpoint: String,
@@ -57,6 +57,13 @@ pub(crate) fn shared() -> Shared {
 
 /// A test's hold on the shared control plane. It shows the ends of the logs if the test panics.
 pub(crate) struct Shared(&'static ControlPlane);
+
+impl Shared {
+    /// For what outlives the test.
+    pub(crate) fn forever(&self) -> &'static ControlPlane {
+        self.0
+    }
+}
 
 impl std::ops::Deref for Shared {
     type Target = ControlPlane;
@@ -140,6 +147,13 @@ impl ControlPlane {
     pub(crate) fn client_as(&self, user: &str) -> kube::Client {
         self.users
             .client(user)
+            .expect("a certificate can be issued for the user")
+    }
+
+    /// The configuration of a client of `user`, as for [`Self::client_as`].
+    pub(crate) fn config_as(&self, user: &str) -> kube::Config {
+        self.users
+            .config(user)
             .expect("a certificate can be issued for the user")
     }
 

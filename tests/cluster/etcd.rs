@@ -29,11 +29,16 @@ impl KeyValue {
     }
 }
 
-/// Every key that starts with `prefix`, over etcd's JSON gateway.
+/// Every key that starts with `prefix`, or every key there is without one, over etcd's JSON gateway.
 pub(crate) async fn get_prefix(endpoint: &str, prefix: &str) -> Result<Vec<KeyValue>, Error> {
+    let (key, end) = match prefix {
+        // A zero byte is etcd's word for the first key, and for the end of all.
+        "" => ("\0", vec![0]),
+        prefix => (prefix, range_end(prefix)),
+    };
     let question = json!({
-        "key": BASE64_STANDARD.encode(prefix),
-        "range_end": BASE64_STANDARD.encode(range_end(prefix)),
+        "key": BASE64_STANDARD.encode(key),
+        "range_end": BASE64_STANDARD.encode(end),
     });
     let request = http::Request::post(format!("{endpoint}/v3/kv/range"))
         .body(Full::new(Bytes::from(question.to_string())))?;

@@ -2,20 +2,35 @@
 //!
 //! Every test shares one control plane, see [`control_plane::shared`], and works in namespaces of its own.
 
+mod access;
 mod admission;
 mod api_service;
 mod auth;
+mod caller;
 mod chart;
 mod components;
 mod control_plane;
 mod etcd;
+mod faults;
+mod freshness;
+mod garbage;
 mod harness;
+mod inventory;
 mod kubectl;
+mod lifecycle;
+mod managed;
+mod nodes;
+mod owed;
 mod pki;
 mod process;
 mod rbac;
+mod restart;
+mod sandboxes;
+mod scale;
+mod secrets;
 mod sequencer;
 mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
 mod users;
+mod watches;

@@ -12,13 +12,15 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
 };
 
-/// Runs `"$@"` and kills it as soon as standard input ends. Ends with the child's own exit status.
+/// Runs `"$@"` and kills it as soon as standard input ends. Ends with the child's own exit status. `$PID_FILE` tells the
+/// child's process id.
 ///
 /// SIGKILL, because nothing that the child could write on its way out is wanted.
 const RUN_UNTIL_EOF: &str = r#"
 exec 3<&0 </dev/null
 "$@" 3<&- &
 child=$!
+echo "$child" >"$PID_FILE"
 { read -r _ <&3; kill -KILL "$child"; } 2>/dev/null &
 watcher=$!
 wait "$child"
@@ -58,12 +60,14 @@ impl Process {
         S: AsRef<OsStr>,
     {
         let log = dir.join(format!("{name}.log"));
-        let output = File::create(&log)?;
+        // Appended to: what a restarted program says comes after what it said before.
+        let output = File::options().create(true).append(true).open(&log)?;
         let mut command = shell(RUN_UNTIL_EOF);
         command
             .arg(binary)
             .args(args)
             .current_dir(dir)
+            .env("PID_FILE", log.with_extension("pid"))
             .stdout(output.try_clone()?)
             .stderr(output);
         Ok(Self {
@@ -82,11 +86,29 @@ impl Process {
         self.supervisor.0.try_wait()
     }
 
+    /// Asks the program to end, as an orchestrator does.
+    ///
+    /// # Panics
+    /// When it has not started yet, or has ended.
+    pub(crate) fn terminate(&self) {
+        let pid = std::fs::read_to_string(self.log.with_extension("pid")).expect("it has started");
+        let killed = Command::new("kill").args(["-TERM", pid.trim()]).status();
+        assert!(
+            killed.is_ok_and(|status| status.success()),
+            "{} is gone",
+            self.name
+        );
+    }
+
+    /// All that it logged.
+    pub(crate) fn log(&self) -> String {
+        // Lossy: a process that was killed in the middle of a write may leave half a character.
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
     /// The last `n_lines` lines of the log, under a heading.
     pub(crate) fn log_tail(&self, n_lines: usize) -> String {
-        // Lossy: a process that was killed in the middle of a write may leave half a character.
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(n_lines)..];
         format!(

@@ -65,13 +65,18 @@ impl Users {
 
     /// A client of `user`. Its connections belong to the runtime it is made in.
     pub(crate) fn client(&self, user: &str) -> Result<kube::Client> {
+        kube::Client::try_from(self.config(user)?).with_context(|| format!("no client for {user}"))
+    }
+
+    /// The configuration of a client of `user`.
+    pub(crate) fn config(&self, user: &str) -> Result<kube::Config> {
         self.kubeconfig(user)?;
         let mut config = kube::Config::new(self.server.parse()?);
         config.root_cert = Some(vec![self.authority.der()]);
         let auth = &mut config.auth_info;
         auth.client_certificate = Some(self.path(user, "crt").display().to_string());
         auth.client_key = Some(self.path(user, "key").display().to_string());
-        kube::Client::try_from(config).with_context(|| format!("no client for {user}"))
+        Ok(config)
     }
 
     fn path(&self, user: &str, extension: &str) -> PathBuf {

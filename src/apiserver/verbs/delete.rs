@@ -1,26 +1,46 @@
 //! DELETE of one object.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use http::{Response, StatusCode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Dependents, Resource, Status, StatusCause, body::value_response,
-        negotiate::Offer, query::dry_run, resource::object_json,
+        Body, Definition, Deleted, Dependents, Resource, Status, StatusCause,
+        body::value_response,
+        negotiate::Offer,
+        query::{Query, dry_run},
+        resource::object_json,
     },
     store::{Stored, Value as _},
 };
 
-/// `metav1.DeleteOptions`, as far as they matter here.
+/// What a deletion is asked to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeleteOptions {
-    pub(super) uid: Option<String>,
-    pub(super) resource_version: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
     pub(super) dry_run: bool,
     pub(super) dependents: Dependents,
+}
+
+/// `metav1.DeleteOptions`. Every field is typed: an option that cannot be read must refuse the deletion and not widen it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OptionsBody {
+    api_version: Option<String>,
+    kind: Option<String>,
+    /// Read for its type alone: what a sandbox does with its last seconds is its node's to say.
+    #[serde(rename = "gracePeriodSeconds")]
+    _grace_period_seconds: Option<i64>,
+    // A map and not a struct, which serde would read from an array too.
+    preconditions: Option<BTreeMap<String, Option<String>>>,
+    orphan_dependents: Option<bool>,
+    propagation_policy: Option<String>,
+    dry_run: Option<Vec<String>>,
 }
 
 pub(super) async fn delete<R: Resource>(
@@ -76,49 +96,25 @@ fn success<R: Resource>(resource: &R, object: &Stored<R::Object>) -> Value {
 }
 
 impl DeleteOptions {
-    /// Reads the options from the body, or from the query when there is none.
+    /// Reads the options from the body, or from the query when there is none. A dry run is one wherever it is asked for.
     ///
     /// # Errors
     /// 400 for a body that is no DeleteOptions, 422 for values that are none.
     pub(super) fn parse(definition: &Definition, request: &VerbRequest) -> Result<Self, Status> {
-        if request.body.is_empty() {
-            let dry_run = dry_run(request.query.all("dryRun"))
-                .map_err(|message| invalid("dryRun", message))?;
-            let policy = request.query.get("propagationPolicy").unwrap_or_default();
-            let orphan = request
-                .query
-                .get("orphanDependents")
-                .map(|_| request.query.flag("orphanDependents"));
-            let dependents = dependents(policy, orphan)?;
-            return Ok(Self {
-                dry_run,
-                dependents,
-                ..Self::default()
-            });
-        }
-        let options = request.decode()?.value;
-        if !options.is_object() {
-            return Err(Status::bad_request(
-                "the body of a delete must be DeleteOptions",
-            ));
-        }
-        check_options_type(definition, &options)?;
-        let dry_run_values = options["dryRun"].as_array().into_iter().flatten();
-        let dry_run = dry_run(dry_run_values.map(|value| value.as_str().unwrap_or("?")));
-        let policy = options["propagationPolicy"].as_str().unwrap_or_default();
-        let dependents = dependents(policy, options["orphanDependents"].as_bool())?;
-        let precondition = |field: &str| match &options["preconditions"][field] {
-            Value::Null => Ok(None),
-            Value::String(value) => Ok(Some(value.clone())),
-            _ => Err(Status::bad_request(format!(
-                "preconditions.{field} must be a string"
-            ))),
+        let body = match request.body.is_empty() {
+            true => OptionsBody::of_query(&request.query),
+            false => OptionsBody::decode(definition, request)?,
         };
+        let in_body = body.dry_run.iter().flatten().map(String::as_str);
+        let dry_run = dry_run(in_body.chain(request.query.all("dryRun")))
+            .map_err(|message| invalid("dryRun", message))?;
+        let policy = body.propagation_policy.unwrap_or_default();
+        let mut preconditions = body.preconditions.unwrap_or_default();
         Ok(Self {
-            uid: precondition("uid")?,
-            resource_version: precondition("resourceVersion")?,
-            dry_run: dry_run.map_err(|message| invalid("dryRun", message))?,
-            dependents,
+            uid: preconditions.remove("uid").flatten(),
+            resource_version: preconditions.remove("resourceVersion").flatten(),
+            dry_run,
+            dependents: dependents(&policy, body.orphan_dependents)?,
         })
     }
 
@@ -152,20 +148,51 @@ impl DeleteOptions {
     }
 }
 
-fn check_options_type(definition: &Definition, options: &Value) -> Result<(), Status> {
-    let api_version = options["apiVersion"].as_str().unwrap_or_default();
-    let own = (0..definition.versions.len())
-        .any(|version| definition.api_version(version) == api_version);
-    if !own && !matches!(api_version, "" | "v1" | "meta.k8s.io/v1") {
-        return Err(Status::bad_request(format!(
-            "no kind \"DeleteOptions\" is registered for version {api_version:?}"
-        )));
+impl OptionsBody {
+    fn of_query(query: &Query) -> Self {
+        let orphan = query.get("orphanDependents");
+        Self {
+            propagation_policy: query.get("propagationPolicy").map(str::to_owned),
+            orphan_dependents: orphan.map(|_| query.flag("orphanDependents")),
+            ..Self::default()
+        }
     }
-    match options["kind"].as_str() {
-        None | Some("" | "DeleteOptions") => Ok(()),
-        Some(kind) => Err(Status::bad_request(format!(
-            "the body of a delete must be DeleteOptions, not {kind:?}"
-        ))),
+
+    fn decode(definition: &Definition, request: &VerbRequest) -> Result<Self, Status> {
+        let options = request.decode()?.value;
+        if !options.is_object() {
+            return Err(Status::bad_request(
+                "the body of a delete must be DeleteOptions",
+            ));
+        }
+        let options: Self = serde_json::from_value(options).map_err(|error| {
+            Status::bad_request(format!(
+                "the body of a delete must be DeleteOptions: {error}"
+            ))
+        })?;
+        options.check_type(definition)?;
+        Ok(options)
+    }
+
+    fn check_type(&self, definition: &Definition) -> Result<(), Status> {
+        let api_version = self.api_version.as_deref().unwrap_or_default();
+        let own = (0..definition.versions.len())
+            .any(|version| definition.api_version(version) == api_version);
+        if !own && !matches!(api_version, "" | "v1" | "meta.k8s.io/v1") {
+            let api_version: String = api_version.chars().take(128).collect();
+            return Err(Status::bad_request(format!(
+                "no kind \"DeleteOptions\" is registered for version {api_version:?}"
+            )));
+        }
+        match self.kind.as_deref() {
+            None | Some("" | "DeleteOptions") => Ok(()),
+            Some(kind) => {
+                let kind: String = kind.chars().take(128).collect();
+                Err(Status::bad_request(format!(
+                    "the body of a delete must be DeleteOptions, not {kind:?}"
+                )))
+            }
+        }
     }
 }
 

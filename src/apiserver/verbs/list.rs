@@ -12,7 +12,7 @@ use super::{
 use crate::{
     apiserver::{
         Body, Resource, Status,
-        body::{Interrupted, response},
+        body::{Interrupted, STREAMED_FROM, response},
         form::{Form, ListEnd},
         negotiate::{MediaType, Offer},
         page::{ContinueToken, Start},
@@ -25,8 +25,11 @@ use crate::{
 /// Objects taken from the store under one lock.
 const PIECE: usize = 256;
 /// Bytes after which a chunk is sent: large enough that TLS and HTTP/2 frames are full, small enough that many lists at once
-/// stay flat.
-const CHUNK: usize = 64 << 10;
+/// stay flat. A list of one chunk goes out whole.
+const CHUNK: usize = STREAMED_FROM;
+
+/// About the length of an item, for the first guess of a buffer's.
+const ITEM: usize = 1 << 10;
 
 pub(super) async fn list<R: Resource>(
     resource: &Arc<R>,
@@ -36,6 +39,7 @@ pub(super) async fn list<R: Resource>(
     let options = ListOptions::parse(&request.query, resource.definition().selectable_fields)?;
     let scope = request.scope(&options.selection.fields);
     let (at, after) = settle(resource.as_ref(), &options.start, &scope).await?;
+    let n_objects = resource.store().count(&scope);
     let mut lister = Lister {
         resource: resource.clone(),
         form: Form {
@@ -47,19 +51,27 @@ pub(super) async fn list<R: Resource>(
         at,
         after,
         left: options.limit,
-        limit: options.limit,
+        expected: options.limit.unwrap_or(usize::MAX).min(n_objects),
         now: UnixTime::now(),
         stage: Stage::Head,
         any: false,
     };
     // Most lists are one chunk: they go out whole, and an error on the way is still an error and not a broken stream.
-    let mut first = lister.chunk().map_err(|expired| lister.expired(expired))?;
+    let mut first = lister
+        .chunk()
+        .await
+        .map_err(|expired| lister.expired(expired))?;
     if lister.stage == Stage::Done {
         return Ok(json_response(StatusCode::OK, negotiated.media_type, first));
     }
     if negotiated.media_type == MediaType::Yaml {
         while lister.stage != Stage::Done {
-            first.extend(lister.chunk().map_err(|expired| lister.expired(expired))?);
+            first.extend(
+                lister
+                    .chunk()
+                    .await
+                    .map_err(|expired| lister.expired(expired))?,
+            );
         }
         return Ok(json_response(StatusCode::OK, negotiated.media_type, first));
     }
@@ -68,7 +80,7 @@ pub(super) async fn list<R: Resource>(
         if lister.stage == Stage::Done {
             return None;
         }
-        match lister.chunk() {
+        match lister.chunk().await {
             Ok(bytes) => Some((Ok(Bytes::from(bytes)), Some(lister))),
             Err(expired) => Some((Err(Interrupted(expired.to_string())), None)),
         }
@@ -96,7 +108,7 @@ async fn settle<R: Resource>(
             Ok((*version, None))
         }
         Start::Continue(token) => {
-            let key = token.key(scope)?;
+            let key = token.key(&list_name(resource, scope))?;
             let version = token.version().unwrap_or_else(|| store.head());
             if version > store.head() {
                 return Err(Status::bad_request(
@@ -129,7 +141,8 @@ struct Lister<R: Resource> {
     after: Option<Key>,
     /// Items that may still be shown.
     left: Option<usize>,
-    limit: Option<usize>,
+    /// Items that there will be at most, as far as can be told.
+    expected: usize,
     now: UnixTime,
     stage: Stage,
     /// Whether an item was written, so that the next needs a comma.
@@ -138,18 +151,19 @@ struct Lister<R: Resource> {
 
 impl<R: Resource> Lister<R> {
     /// The next chunk.
-    fn chunk(&mut self) -> Result<Vec<u8>, Expired> {
-        let mut out = Vec::with_capacity(if self.limit.is_some_and(|limit| limit < 16) {
-            4 << 10
-        } else {
-            CHUNK + (4 << 10)
-        });
+    async fn chunk(&mut self) -> Result<Vec<u8>, Expired> {
+        let room = self.expected.saturating_mul(ITEM).min(CHUNK) + (4 << 10);
+        let mut out = Vec::with_capacity(room);
         if self.stage == Stage::Head {
             self.form.list_head(self.resource.as_ref(), &mut out);
             self.stage = Stage::Items;
         }
         while out.len() < CHUNK {
-            let want = self.left.map_or(PIECE, |left| left.min(PIECE)).max(1);
+            let want = match self.left {
+                // One more than may be shown tells whether there is more.
+                Some(left) if self.selection.is_everything() => left.saturating_add(1).min(PIECE),
+                _ => PIECE,
+            };
             let page =
                 self.resource
                     .store()
@@ -172,6 +186,8 @@ impl<R: Resource> Lister<R> {
                 self.finish(false, &mut out);
                 return Ok(out);
             }
+            // A selector may turn down a million objects in a row, which others should not have to wait for.
+            tokio::task::yield_now().await;
         }
         Ok(out)
     }
@@ -195,7 +211,7 @@ impl<R: Resource> Lister<R> {
     fn finish(&mut self, more: bool, out: &mut Vec<u8>) {
         let mut end = ListEnd::default();
         if more && let Some(last) = &self.after {
-            end.continue_token = Some(ContinueToken::new(Some(self.at), last).to_string());
+            end.continue_token = Some(self.token(Some(self.at), last).to_string());
             end.remaining = self
                 .selection
                 .is_everything()
@@ -215,17 +231,26 @@ impl<R: Resource> Lister<R> {
             .ok()
     }
 
+    fn token(&self, at: Option<ResourceVersion>, last: &Key) -> ContinueToken {
+        let list = list_name(self.resource.as_ref(), &self.scope);
+        ContinueToken::new(list, at, last)
+    }
+
     fn expired(&self, expired: Expired) -> Status {
         let status = Status::expired(format!(
             "The provided continue parameter or resource version is too old to display a consistent list result ({expired})"
         ));
         match &self.after {
-            Some(last) => {
-                status.continue_with(ContinueToken::new(None, last).inconsistent().to_string())
-            }
+            Some(last) => status.continue_with(self.token(None, last).to_string()),
             None => status,
         }
     }
+}
+
+/// By what a continue token knows its list again.
+fn list_name<R: Resource>(resource: &R, scope: &Scope) -> String {
+    let namespace = scope.namespace().unwrap_or_default();
+    format!("{}/{namespace}", resource.definition().qualified())
 }
 
 fn key_of<V: Value>(object: &Stored<V>) -> Key {

@@ -11,7 +11,7 @@ use super::{create, delete, deletecollection, get, list, patch, subresource, upd
 use crate::{
     admission::Namespaces,
     apiserver::{
-        Body, Context, Definition, Resource, Status,
+        ApiMetrics, Body, Context, Definition, Resource, Status,
         negotiate::{IncludeObject, Negotiated, Offer, Shape, negotiate},
         query::Query,
         route::{ResourceRequest, Verb},
@@ -35,6 +35,7 @@ pub(in crate::apiserver) struct VerbRequest {
     /// Index into the definition's versions.
     pub(in crate::apiserver) version: usize,
     pub(in crate::apiserver) namespaces: Namespaces,
+    pub(in crate::apiserver) counters: ApiMetrics,
     /// Cancelled when streams are to end.
     pub(in crate::apiserver) shutdown: CancellationToken,
 }
@@ -68,14 +69,25 @@ impl<R: Resource> Served<R> {
     async fn dispatch(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
         let definition = self.0.definition();
         let target = &request.target;
-        if !target.subresource.is_empty() {
+        let not_allowed = || Err(Status::method_not_allowed(definition, target.verb.as_str()));
+        if target.is_of_status() && definition.status {
             return match target.verb {
-                Verb::Create => subresource::invoke(&self.0, request).await,
-                verb => Err(Status::method_not_allowed(definition, verb.as_str())),
+                Verb::Get => get::get(self.0.as_ref(), request).await,
+                Verb::Update => update::update(&self.0, request).await,
+                Verb::Patch => patch::patch(&self.0, request).await,
+                _ => not_allowed(),
             };
         }
-        if !definition.supports(target.verb.as_str()) {
-            return Err(Status::method_not_allowed(definition, target.verb.as_str()));
+        if !target.subresource.is_empty() {
+            let known = definition.subresource(&target.subresource);
+            let subresource = known.ok_or_else(Status::resource_not_found)?;
+            return match target.verb {
+                Verb::Create => subresource::invoke(&self.0, request, subresource).await,
+                _ => not_allowed(),
+            };
+        }
+        if !definition.supports(target.verb.as_str()) || !target.is_addressed() {
+            return not_allowed();
         }
         match target.verb {
             Verb::Get => get::get(self.0.as_ref(), request).await,

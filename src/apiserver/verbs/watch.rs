@@ -20,6 +20,7 @@ use crate::{
         Body, Resource, Status,
         body::response,
         form::Form,
+        metrics::OpenWatch,
         negotiate::{MediaType, Offer},
         query::{Selection, WatchFrom, WatchOptions},
     },
@@ -68,6 +69,7 @@ pub(super) fn watch<R: Resource>(
         ends: now + lifetime,
         next_bookmark: now + BOOKMARK_INTERVAL.min(lifetime.saturating_sub(LAST_BOOKMARK)),
         shutdown: request.shutdown.clone(),
+        _open: request.counters.watch_opens(),
         resource: resource.clone(),
     };
     let events = futures::stream::unfold(watcher, |mut watcher| async move {
@@ -132,12 +134,18 @@ struct Watcher<R: Resource> {
     ends: Instant,
     next_bookmark: Instant,
     shutdown: CancellationToken,
+    /// Counts the watch until it is dropped.
+    _open: OpenWatch,
 }
 
 impl<R: Resource> Watcher<R> {
     /// The next bytes for the client; `None` ends the stream cleanly.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            // Asked between any two chunks: a stream that is never idle must end too.
+            if self.shutdown.is_cancelled() || Instant::now() >= self.ends {
+                return None;
+            }
             let chunk = match self.stage {
                 Stage::Over => return None,
                 Stage::Reach { wanted, marked } => self.reach(wanted, marked).await?,
@@ -273,7 +281,9 @@ impl<R: Resource> Watcher<R> {
 
     /// Sleeps until there are changes, a bookmark is due, or the stream ends.
     async fn wait(&mut self, since: ResourceVersion) -> Option<Bytes> {
-        let bookmark_at = if self.bookmarks {
+        // A version of the future is nothing to confirm.
+        let reached = since <= self.resource.store().head();
+        let bookmark_at = if self.bookmarks && reached {
             self.next_bookmark
         } else {
             self.ends

@@ -1,0 +1,102 @@
+//! What is asked about a request before it is let in, and what a refused one is told.
+
+use super::{
+    Status,
+    query::Selection,
+    route::{ResourceRequest, Verb},
+};
+use crate::auth::{Attributes, ImpersonationError, ResourceAttributes};
+
+/// The request as authorization sees it. A collection of one object is asked about by that object's name.
+pub(super) fn attributes<'a>(
+    target: &'a ResourceRequest,
+    selection: Option<&'a Selection>,
+) -> ResourceAttributes<'a> {
+    let on_collection = matches!(
+        target.verb,
+        Verb::List | Verb::Watch | Verb::DeleteCollection
+    );
+    let selection = selection.filter(|_| on_collection);
+    let selected_name =
+        selection.and_then(|selection| selection.fields.required_value("metadata.name"));
+    ResourceAttributes {
+        verb: target.verb.as_str(),
+        group: &target.group,
+        version: &target.version,
+        resource: &target.resource,
+        subresource: &target.subresource,
+        namespace: &target.namespace,
+        name: selected_name
+            .filter(|_| target.name.is_empty())
+            .unwrap_or(&target.name),
+        label_selector: selection
+            .map(|selection| &selection.labels)
+            .filter(|labels| !labels.is_empty()),
+        field_selector: selection
+            .map(|selection| &selection.fields)
+            .filter(|fields| !fields.is_empty()),
+    }
+}
+
+/// 403, in the words that clients of Kubernetes know.
+pub(super) fn denied(user: &str, attributes: &Attributes<'_>, reason: Option<&str>) -> Status {
+    let reason = reason
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
+    match attributes {
+        Attributes::NonResource { verb, path } => Status::forbidden(format!(
+            "forbidden: User {user:?} cannot {verb} path {path:?}{reason}"
+        )),
+        Attributes::Resource(resource) => {
+            let ResourceAttributes {
+                verb,
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+                ..
+            } = *resource;
+            let within = match namespace {
+                "" => "at the cluster scope".to_owned(),
+                namespace => format!("in the namespace {namespace:?}"),
+            };
+            let what = if subresource.is_empty() {
+                resource.to_owned()
+            } else {
+                format!("{resource}/{subresource}")
+            };
+            Status::forbidden_resource(
+                group,
+                resource,
+                name,
+                format!(
+                    "User {user:?} cannot {verb} resource {what:?} in API group {group:?} {within}{reason}"
+                ),
+            )
+        }
+    }
+}
+
+/// The refusal of a caller who wants to be somebody else.
+pub(super) fn impersonation_refused(error: ImpersonationError) -> Status {
+    match &error {
+        ImpersonationError::BadRequest(reason) => Status::bad_request(*reason),
+        ImpersonationError::Forbidden {
+            caller,
+            wanted,
+            reason,
+        } => denied(
+            &caller.name,
+            &Attributes::Resource(wanted.attributes()),
+            reason.as_deref(),
+        ),
+        ImpersonationError::Unknown(cause) => {
+            tracing::warn!(
+                error = cause as &dyn std::error::Error,
+                "cannot find out whom the caller may impersonate"
+            );
+            Status::internal("cannot find out whom the caller may impersonate")
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Releases that are owed to a node: tried until it confirms, and told to whoever writes them down.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+
+use super::{Gateway, release::Answer};
+use crate::{
+    api::{ClaimId, NodeName},
+    fleet::Now,
+    meta::UnixTime,
+};
+
+/// Time between two looks at what is owed, and the bounds of the pause between two tries of one release.
+const ROUND: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// How long after the end of its lease a sandbox may outlive it on the node.
+const REAP_GRACE: Duration = Duration::from_secs(30);
+/// The longest lease a daemon grants.
+const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+/// Releases tried at once in one round.
+const AT_ONCE: usize = 64;
+/// How long the answer to a delete waits until the debt is written down.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Releases that nodes have not confirmed. Bounded by the sandboxes there are.
+#[derive(Debug)]
+pub(super) struct Owed {
+    // Held to look up or change one entry, never over an await.
+    debts: Mutex<HashMap<(NodeName, ClaimId), Debt>>,
+    /// Number of changes so far.
+    changed_tx: watch::Sender<u64>,
+    /// How many changes are written down; `None`: nobody writes.
+    written_tx: watch::Sender<Option<u64>>,
+}
+
+#[derive(Debug)]
+struct Debt {
+    next_try: Instant,
+    pause: Duration,
+    /// When the daemon reaps the sandbox by itself.
+    lease_ends: Option<UnixTime>,
+    /// Whether the index knew the node. If not, it says nothing that it does not know it: it may be about to.
+    known: bool,
+}
+
+/// What is owed at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Debts {
+    /// The claims whose release is owed, by node.
+    pub by_node: HashMap<NodeName, BTreeSet<ClaimId>>,
+    /// How many changes led here.
+    pub n_changes: u64,
+}
+
+impl Default for Owed {
+    fn default() -> Self {
+        Self {
+            debts: Mutex::default(),
+            changed_tx: watch::Sender::new(0),
+            written_tx: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Gateway {
+    /// Takes over what an earlier life of this server owed to a node.
+    ///
+    /// To be called before the nodes are followed: such a sandbox is deleted from when it is listed.
+    pub fn owe_still(&self, node: NodeName, claims: impl IntoIterator<Item = ClaimId>) {
+        let now = Instant::now();
+        let lease_ends = Some(UnixTime::now().after(LONGEST_LEASE));
+        let mut debts = self.inner.owed.debts.lock();
+        for claim in claims {
+            let debt = Debt {
+                next_try: now,
+                pause: FIRST_PAUSE,
+                lease_ends,
+                known: false,
+            };
+            debts.entry((node.clone(), claim)).or_insert(debt);
+        }
+        drop(debts);
+        self.owed_changed();
+    }
+
+    /// What is owed now.
+    pub fn owed(&self) -> Debts {
+        let owed = &self.inner.owed;
+        // Read first: what changes in between is then counted as not seen.
+        let n_changes = *owed.changed_tx.borrow();
+        let mut by_node: HashMap<_, BTreeSet<_>> = HashMap::new();
+        for (node, claim) in owed.debts.lock().keys() {
+            by_node
+                .entry(node.clone())
+                .or_default()
+                .insert(claim.clone());
+        }
+        Debts { by_node, n_changes }
+    }
+
+    /// Is woken when what is owed changes.
+    pub fn owed_changes(&self) -> watch::Receiver<u64> {
+        self.inner.owed.changed_tx.subscribe()
+    }
+
+    /// Says that what was owed after so many changes would survive the end of this process. From the first such word on,
+    /// deletes that are owed wait a moment for it before they are answered.
+    pub fn owed_written(&self, n_changes: u64) {
+        self.inner.owed.written_tx.send_replace(Some(n_changes));
+    }
+
+    /// Notes that a node owes the end of a claim.
+    pub(super) fn owe(&self, node: NodeName, claim: ClaimId, lease_ends: Option<UnixTime>) {
+        let debt = Debt {
+            next_try: Instant::now() + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+            lease_ends,
+            known: true,
+        };
+        self.inner
+            .owed
+            .debts
+            .lock()
+            .entry((node, claim))
+            .or_insert(debt);
+        self.owed_changed();
+    }
+
+    /// The node owes this no more.
+    pub(super) fn settle_debt(&self, node: &NodeName, claim: &ClaimId) {
+        let debt = (node.clone(), claim.clone());
+        if self.inner.owed.debts.lock().remove(&debt).is_some() {
+            self.owed_changed();
+        }
+    }
+
+    /// Waits until what is owed now is written down, if somebody does that and is quick about it.
+    pub(super) async fn until_written(&self) {
+        let n_changes = *self.inner.owed.changed_tx.borrow();
+        let mut written_rx = self.inner.owed.written_tx.subscribe();
+        let written = written_rx.wait_for(|written| written.is_none_or(|n| n >= n_changes));
+        if tokio::time::timeout(WRITTEN_WITHIN, written).await.is_err() {
+            tracing::warn!("a release is owed and not written down yet");
+        }
+    }
+
+    /// Tries what is owed, again and again.
+    pub(super) async fn collect_debts(self) {
+        loop {
+            tokio::time::sleep(ROUND).await;
+            let due = self.inner.owed.due();
+            let tries = due.into_iter().map(|(node, claim)| self.pay(node, claim));
+            futures::stream::iter(tries)
+                .buffer_unordered(AT_ONCE)
+                .collect::<()>()
+                .await;
+        }
+    }
+
+    /// Tries one debt once.
+    pub(super) async fn pay(&self, node: NodeName, claim: ClaimId) {
+        let (fleet, owed) = (&self.inner.fleet, &self.inner.owed);
+        let address = fleet.address(&node);
+        let listed = fleet.by_claim(&node, &claim);
+        let in_index = address.is_some() || listed.is_some();
+        let Some((known, over)) = owed.look(&(node.clone(), claim.clone()), in_index) else {
+            return;
+        };
+        if listed.is_some_and(|record| record.value.deleted_at.is_none()) {
+            fleet.set_deleted(&node, &claim, Now::read());
+        }
+        let answer = match address {
+            _ if over => Answer::Gone,
+            // The node's publication is gone, and every sandbox of it with it.
+            None if known && !in_index => Answer::Gone,
+            None => return,
+            Some(address) => self.try_release(&address, &claim).await,
+        };
+        match answer {
+            Answer::Gone => {
+                fleet.released(&node, &claim, Now::read());
+                self.settle_debt(&node, &claim);
+            }
+            Answer::Open(error) => {
+                tracing::debug!(%node, %claim, error = &error as &dyn std::error::Error, "a release is still owed");
+            }
+        }
+    }
+
+    fn owed_changed(&self) {
+        let owed = self.inner.owed.debts.lock().len();
+        self.inner
+            .metrics
+            .releases_owed
+            .set(i64::try_from(owed).unwrap_or(i64::MAX));
+        self.inner
+            .owed
+            .changed_tx
+            .send_modify(|n_changes| *n_changes += 1);
+    }
+}
+
+impl Owed {
+    /// The debts whose time has come; each is due again after a longer pause, or at once as long as its node is unknown.
+    fn due(&self) -> Vec<(NodeName, ClaimId)> {
+        let now = Instant::now();
+        let mut debts = self.debts.lock();
+        let due = debts.iter_mut().filter(|(_, debt)| debt.next_try <= now);
+        due.map(|(key, debt)| {
+            if debt.known {
+                debt.pause = (debt.pause * 2).min(LONGEST_PAUSE);
+                debt.next_try = now + debt.pause;
+            }
+            key.clone()
+        })
+        .collect()
+    }
+
+    /// Whether the debt's node has been known, now or before, and whether the lease is over for so long that the daemon must
+    /// have reaped the sandbox itself. `None` for what is not owed.
+    fn look(&self, key: &(NodeName, ClaimId), in_index: bool) -> Option<(bool, bool)> {
+        let mut debts = self.debts.lock();
+        let debt = debts.get_mut(key)?;
+        debt.known |= in_index;
+        let now = UnixTime::now();
+        let over = debt
+            .lease_ends
+            .is_some_and(|ends| ends.after(REAP_GRACE) <= now);
+        Some((debt.known, over))
+    }
+}

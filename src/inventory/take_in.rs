@@ -1,0 +1,293 @@
+//! Inventories and Nodes, taken over by the follower.
+
+use std::collections::HashSet;
+
+use super::{
+    ClusterNode, Error, Publication, Update, address,
+    feeds::News,
+    fields::{MAX_WORD, word},
+    follow::{Follower, Known, Phase},
+    lenient::Scalar,
+    publication::{Content, PublishedAgent},
+    rejection::Reason,
+};
+use crate::{
+    api::{NodeAddress, NodeName},
+    feed::Agent,
+    fleet::{Now, Report},
+    meta::UnixTime,
+};
+
+impl Follower {
+    pub(super) fn inventory_update(&mut self, update: Update<Publication>) {
+        let metrics = &self.daemons.metrics;
+        match update {
+            Update::Listed(publication) => self.publish(publication, false),
+            Update::Applied(publication) => self.publish(publication, true),
+            Update::Deleted(node) => self.forget(&node),
+            Update::ListEnds => {
+                if let Phase::Starting { listed, .. } = &mut self.phase {
+                    *listed = true;
+                }
+            }
+            Update::Undecodable(reason) => {
+                metrics.rejected(Reason::Undecodable);
+                self.complain("NodeInventory", Reason::Undecodable, &reason);
+            }
+            Update::Interrupted(reason) => {
+                metrics.interrupted("NodeInventory");
+                tracing::warn!(
+                    reason,
+                    "NodeInventories cannot be watched: what is known stays"
+                );
+                self.not_ready(&format!("NodeInventories cannot be watched: {reason}"));
+                self.await_nodes_again();
+            }
+        }
+    }
+
+    /// Whatever hinders the first list of inventories may hinder that of the Nodes, which is to come before it.
+    fn await_nodes_again(&mut self) {
+        let is_first_list = matches!(self.phase, Phase::Starting { listed: false, .. });
+        if is_first_list && !self.nodes_listed && self.known.is_empty() {
+            self.phase = Phase::awaiting_nodes(&self.daemons.options);
+        }
+    }
+
+    fn not_ready(&self, reason: &str) {
+        if !matches!(self.phase, Phase::Live) {
+            self.ready.fail(reason.to_owned());
+        }
+    }
+
+    /// Takes an inventory over. `looked_on`: it was published while this server watched.
+    fn publish(&mut self, publication: Publication, looked_on: bool) {
+        let Some(node) = publication.node() else {
+            self.daemons.metrics.rejected(Reason::Name);
+            return self.complain("NodeInventory", Reason::Name, "its name is no node's");
+        };
+        let content = publication.content;
+        self.left_out(&node, &content.rejections);
+        let now = Now::read();
+        let agent = content.agent.clone();
+        let (since, is_news) = self.note(&node, &content, now);
+        let address = self.judge(&node, content.address.clone());
+        let report = Report {
+            address,
+            ..content.into_report(since)
+        };
+        let daemons = self.daemons.clone();
+        daemons.metrics.applied.inc();
+        daemons.roster.enter(&node);
+        let fleet = &daemons.fleet;
+        let had_address = fleet.address(&node).is_some();
+        let watched = looked_on && is_news;
+        let merge = || fleet.publish(&node, &report, watched, false, now);
+        let Some(doubt) = daemons.feeds.unless_live(&node, merge) else {
+            fleet.publish(&node, &addressed(&report), watched, false, now);
+            return self.follow_agent(&node, agent);
+        };
+        fleet.set_cordoned(&node, self.is_cordoned(&node));
+        self.reads.set_cut(&node, !report.complete);
+        self.follow_agent(&node, agent);
+        let undated = (doubt.undated > 0).then(|| undated_of(report));
+        match fleet.address(&node) {
+            None => self.admit(&node, undated.as_ref(), now),
+            Some(_) if self.feeds.is_awaited(&node) => {}
+            Some(_) if doubt.is_some() || !had_address => self.want_read(&node, undated),
+            Some(_) => {}
+        }
+    }
+
+    /// Notes what the next inventory of the node is compared with. Gives since when it is known, and whether its publisher
+    /// wrote this one.
+    fn note(&mut self, node: &NodeName, content: &Content, now: Now) -> (UnixTime, bool) {
+        let before = self.known.get(node);
+        let is_news = before.is_none_or(|known| content.edition.is_news_after(&known.edition));
+        let since = before.map_or(now.wall, |known| known.since);
+        let known = Known {
+            since,
+            edition: content.edition.clone(),
+            address: content.address.clone(),
+            agent: content.agent.clone(),
+        };
+        self.known.insert(node.clone(), known);
+        (since, is_news)
+    }
+
+    /// Listens to the node's agent, if it has one at an address that is the node's.
+    fn follow_agent(&mut self, node: &NodeName, published: Option<PublishedAgent>) {
+        let credential = self.daemons.options.agent_credential.clone();
+        let agent = published
+            .zip(credential)
+            .and_then(|(published, credential)| {
+                let pin = word(published.certificate_sha256, MAX_WORD).ok();
+                let Some(pin) = pin.and_then(|pin| pin.parse().ok()) else {
+                    self.complain(
+                        node.as_str(),
+                        Reason::Characters,
+                        "its agent's certificate is no SHA-256",
+                    );
+                    return None;
+                };
+                let address = self.judge(node, published.address)?;
+                Some(Agent {
+                    address,
+                    pin,
+                    credential,
+                })
+            });
+        self.feeds.follow(&self.daemons, node, agent);
+        // A first snapshot answers what a direct read would, and the start waits for either.
+        if self.feeds.is_awaited(node)
+            && let Phase::Starting { unread, .. } = &mut self.phase
+        {
+            unread.insert(node.clone());
+        }
+    }
+
+    /// Takes in that a node's feed became live, or is not: then the node is read, for its inventory is as old as it may be.
+    pub(super) fn feed_news(&mut self, node: &NodeName, news: News) {
+        self.feeds.settled(node);
+        if !self.known.contains_key(node) {
+            return;
+        }
+        match news {
+            News::Lost => self.want_read(node, None),
+            News::Live => {
+                self.reads.set_cut(node, false);
+                if let Phase::Starting { unread, .. } = &mut self.phase {
+                    unread.remove(node);
+                }
+            }
+        }
+    }
+
+    /// Lists new sandboxes of which nobody can be asked when they were claimed.
+    pub(super) fn admit(&self, node: &NodeName, undated: Option<&Report>, now: Now) {
+        if let Some(undated) = undated {
+            self.daemons.fleet.publish(node, undated, false, true, now);
+        }
+    }
+
+    fn forget(&mut self, node: &NodeName) {
+        self.known.remove(node);
+        self.reads.forget(node);
+        self.feeds.follow(&self.daemons, node, None);
+        if let Phase::Starting { unread, .. } = &mut self.phase {
+            unread.remove(node);
+        }
+        let daemons = &self.daemons;
+        daemons
+            .roster
+            .strike(node, || daemons.fleet.forget_node(node));
+    }
+
+    pub(super) fn node_update(&mut self, update: Update<ClusterNode>) {
+        match update {
+            Update::Listed(node) | Update::Applied(node) => {
+                let name = node.name();
+                self.nodes.insert(name.clone(), node);
+                self.reconsider(&name);
+            }
+            Update::Deleted(name) => {
+                self.nodes.remove(&name);
+                self.reconsider(&name);
+            }
+            Update::ListEnds => {
+                self.nodes_listed = true;
+                self.stop_awaiting_nodes();
+            }
+            Update::Undecodable(reason) => self.complain("Node", Reason::Undecodable, &reason),
+            Update::Interrupted(reason) => {
+                self.daemons.metrics.interrupted("Node");
+                tracing::warn!(
+                    reason,
+                    "Nodes cannot be watched: addresses and cordons stay as they are known"
+                );
+                self.not_ready(&format!("Nodes cannot be watched: {reason}"));
+            }
+        }
+    }
+
+    pub(super) fn stop_awaiting_nodes(&mut self) {
+        if matches!(self.phase, Phase::AwaitingNodes { .. }) {
+            self.phase = Phase::Starting {
+                listed: false,
+                unread: HashSet::new(),
+            };
+        }
+    }
+
+    /// Judges a node's address and cordon again after its Node changed.
+    fn reconsider(&mut self, name: &NodeName) {
+        let Some(published) = self.known.get(name).map(|known| known.address.clone()) else {
+            return;
+        };
+        if let Some(agent) = self.known.get(name).map(|known| known.agent.clone()) {
+            self.follow_agent(name, agent);
+        }
+        let daemons = self.daemons.clone();
+        daemons.fleet.set_cordoned(name, self.is_cordoned(name));
+        let known = daemons.fleet.address(name);
+        let address = self.judge(name, published);
+        if address.is_none() || address == known {
+            return;
+        }
+        let now = Now::read();
+        let report = Report {
+            address,
+            rows: Vec::new(),
+            pools: None,
+            complete: false,
+            published_since: now.wall,
+        };
+        daemons.fleet.publish(name, &report, false, false, now);
+        if !(self.feeds.is_awaited(name) || daemons.feeds.is_live(name)) {
+            self.want_read(name, None);
+        }
+    }
+
+    fn is_cordoned(&self, name: &NodeName) -> bool {
+        self.nodes.get(name).is_some_and(|node| node.cordoned)
+    }
+
+    fn judge(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {
+        let networks = &self.daemons.options.node_address_cidrs;
+        let error = match address::judge(published, networks, self.nodes.get(name)) {
+            Ok(address) => return Some(address),
+            Err(error) => error,
+        };
+        let reason = match error {
+            Error::ForeignAddress(_) => Reason::ForeignAddress,
+            Error::InvalidAddress(_) | Error::NoAddress | Error::NotJson(_) => Reason::Address,
+        };
+        self.daemons.metrics.refused_address(reason);
+        self.complain(name.as_str(), reason, &error.to_string());
+        None
+    }
+}
+
+/// What an inventory says that no feed does.
+fn addressed(report: &Report) -> Report {
+    Report {
+        address: report.address.clone(),
+        rows: Vec::new(),
+        pools: None,
+        complete: false,
+        published_since: report.published_since,
+    }
+}
+
+/// The rows that do not say when they were claimed.
+fn undated_of(report: Report) -> Report {
+    let mut rows = report.rows;
+    rows.retain(|row| row.claimed_at.is_none());
+    Report {
+        address: None,
+        rows,
+        pools: None,
+        complete: false,
+        published_since: report.published_since,
+    }
+}

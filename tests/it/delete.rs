@@ -1,0 +1,228 @@
+//! DELETE: the object that is meant, and no other.
+
+use sandbox_apiserver::sim::{Fault, FaultKind};
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox};
+
+/// Number of sandboxes that the nodes were told to release.
+fn releases(cluster: &Cluster) -> usize {
+    let logs = cluster.nodes.nodes().iter().flat_map(|node| node.log());
+    logs.filter(|request| request.path.ends_with("/release"))
+        .count()
+}
+
+#[tokio::test]
+async fn success_names_the_uid_that_clients_wait_for() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let created = cluster.create("a").await;
+    let deleted = cluster.client.delete(item("a"), Value::Null).await;
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    assert_eq!(
+        deleted.json(),
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {
+                "name": "a", "group": "agents.x-k8s.io", "kind": "sandboxes",
+                "uid": created["metadata"]["uid"],
+            },
+        })
+    );
+    assert_eq!(releases(&cluster), 1);
+    assert_eq!(cluster.nodes.nodes()[0].claimed(), 0);
+    cluster.client.get(item("a")).await.refusal(404, "NotFound");
+    let again = cluster.client.delete(item("a"), Value::Null).await;
+    again.refusal(404, "NotFound");
+    let recreated = cluster.create("a").await;
+    assert_ne!(recreated["metadata"]["uid"], created["metadata"]["uid"]);
+}
+
+#[tokio::test]
+async fn preconditions_protect_a_recreated_object() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let created = cluster.create("a").await;
+    let uid = created["metadata"]["uid"].clone();
+    let version = created["metadata"]["resourceVersion"].clone();
+    for wrong in [json!({"uid": "other"}), json!({"resourceVersion": "1"})] {
+        let options = json!({"preconditions": wrong});
+        let refused = cluster.client.delete(item("a"), options).await;
+        let status = refused.refusal(409, "Conflict");
+        assert!(status["message"].as_str().unwrap().contains("recondition"));
+    }
+    assert_eq!(releases(&cluster), 0);
+    let options = json!({"preconditions": {"uid": uid, "resourceVersion": version}});
+    assert_eq!(cluster.client.delete(item("a"), options).await.code(), 200);
+    assert_eq!(releases(&cluster), 1);
+}
+
+#[tokio::test]
+async fn options_are_of_any_group_that_has_them() {
+    let cluster = Cluster::start(mk_node(8)).await;
+    for (name, api_version) in [
+        ("a", json!("v1")),
+        ("b", json!("meta.k8s.io/v1")),
+        ("c", json!("agents.x-k8s.io/v1beta1")),
+        ("d", Value::Null),
+    ] {
+        cluster.create(name).await;
+        let options = json!({
+            "kind": "DeleteOptions", "apiVersion": api_version, "propagationPolicy": "Background",
+            "gracePeriodSeconds": 0,
+        });
+        let deleted = cluster.client.delete(item(name), options).await;
+        assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    }
+}
+
+#[tokio::test]
+async fn options_that_cannot_be_read_delete_nothing() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    for body in [
+        "{",
+        "[]",
+        "\"x\"",
+        r#"{"kind":"Pod"}"#,
+        r#"{"apiVersion":"apps/v1"}"#,
+        r#"{"dryRun":"All"}"#,
+        r#"{"dryRun":[true]}"#,
+        r#"{"preconditions":"uid"}"#,
+        r#"{"preconditions":{"uid":7}}"#,
+        r#"{"preconditions":["uid"]}"#,
+        r#"{"propagationPolicy":1}"#,
+        r#"{"orphanDependents":"yes"}"#,
+        r#"{"gracePeriodSeconds":"now"}"#,
+    ] {
+        let refused = cluster
+            .client
+            .request("DELETE", &item("a"), &[], body)
+            .await;
+        assert_eq!(refused.code(), 400, "{body}: {}", refused.text());
+        refused.refusal(400, "BadRequest");
+    }
+    for options in [
+        json!({"dryRun": ["Some"]}),
+        json!({"propagationPolicy": "Sideways"}),
+        json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
+    ] {
+        let refused = cluster.client.delete(item("a"), options).await;
+        let status = refused.refusal(422, "Invalid");
+        assert_eq!(status["details"]["kind"], "DeleteOptions");
+    }
+    for query in ["propagationPolicy=Sideways", "dryRun=Some"] {
+        let path = format!("{}?{query}", item("a"));
+        let refused = cluster.client.delete(path, Value::Null).await;
+        refused.refusal(422, "Invalid");
+    }
+    assert_eq!(releases(&cluster), 0);
+}
+
+#[tokio::test]
+async fn a_dry_run_deletes_nothing_wherever_it_is_asked_for() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let calls = cluster.writes_at_nodes();
+    let options = json!({"dryRun": ["All"]});
+    assert_eq!(cluster.client.delete(item("a"), options).await.code(), 200);
+    let path = format!("{}?dryRun=All", item("a"));
+    assert_eq!(cluster.client.delete(&path, Value::Null).await.code(), 200);
+    let with_body = json!({"propagationPolicy": "Background"});
+    assert_eq!(cluster.client.delete(&path, with_body).await.code(), 200);
+    assert_eq!(cluster.client.get(item("a")).await.code(), 200);
+    assert_eq!(cluster.writes_at_nodes(), calls);
+}
+
+#[tokio::test]
+async fn foreground_and_orphan_leave_the_object_for_the_garbage_collector() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    for (name, policy, finalizer) in [
+        ("a", "Foreground", "foregroundDeletion"),
+        ("b", "Orphan", "orphan"),
+    ] {
+        cluster.create(name).await;
+        let options = json!({"propagationPolicy": policy});
+        let pending = cluster.client.delete(item(name), options.clone()).await;
+        assert_eq!(pending.code(), 200, "{}", pending.text());
+        let pending = pending.json();
+        assert_eq!(pending["kind"], "Sandbox");
+        assert!(pending["metadata"]["deletionTimestamp"].is_string());
+        assert_eq!(pending["metadata"]["deletionGracePeriodSeconds"], 0);
+        assert_eq!(pending["metadata"]["finalizers"], json!([finalizer]));
+        let again = cluster.client.delete(item(name), options).await;
+        assert_eq!(again.code(), 200, "a repeated delete is no error");
+
+        let version = &again.json()["metadata"]["resourceVersion"];
+        let patch = json!({"metadata": {"finalizers": null, "resourceVersion": version}});
+        let finished = cluster.client.merge(item(name), &patch).await;
+        assert_eq!(finished.code(), 200, "{}", finished.text());
+        cluster
+            .client
+            .get(item(name))
+            .await
+            .refusal(404, "NotFound");
+    }
+}
+
+#[tokio::test]
+async fn finalizers_outlive_the_vm_and_no_new_ones_come() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let mut sandbox = mk_sandbox("a");
+    sandbox["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    assert_eq!(cluster.client.post(SANDBOXES, &sandbox).await.code(), 201);
+    let from = cluster.client.get(SANDBOXES).await.json();
+    let from = from["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = format!("{SANDBOXES}?watch=true&resourceVersion={from}");
+    let mut watch = cluster.client.watch(path).await;
+    let pending = cluster.client.delete(item("a"), Value::Null).await;
+    assert!(pending.json()["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(watch.next().await, "MODIFIED a");
+    assert_eq!(
+        cluster.nodes.nodes()[0].claimed(),
+        0,
+        "the VM is not held back"
+    );
+    let shown = cluster.client.get(item("a")).await.json();
+    assert_eq!(
+        shown["status"]["conditions"][0]["status"], "False",
+        "{shown}"
+    );
+    let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
+    let refused = cluster.client.merge(item("a"), &more).await;
+    refused.refusal(422, "Invalid");
+    let taken = cluster.client.post(SANDBOXES, &mk_sandbox("a")).await;
+    let status = taken.refusal(409, "AlreadyExists");
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("object is being deleted: ")
+    );
+    let none = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
+    let finished = cluster.client.operations(item("a"), &none).await;
+    assert_eq!(finished.code(), 200, "{}", finished.text());
+    loop {
+        let next = watch.next().await;
+        if next == "DELETED a" {
+            break;
+        }
+        assert_eq!(next, "MODIFIED a");
+    }
+    cluster.client.get(item("a")).await.refusal(404, "NotFound");
+}
+
+#[tokio::test]
+async fn an_unreachable_node_leaves_the_object_pending() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let node = &cluster.nodes.nodes()[0];
+    assert!(node.inject(Fault::always(FaultKind::Refuse)).await);
+    let pending = cluster.client.delete(item("a"), Value::Null).await;
+    assert_eq!(pending.code(), 200, "{}", pending.text());
+    assert!(pending.json()["metadata"]["deletionTimestamp"].is_string());
+    let shown = cluster.client.get(item("a")).await;
+    assert_eq!(
+        shown.code(),
+        200,
+        "what may still run is not said to be gone"
+    );
+}
