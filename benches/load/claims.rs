@@ -8,16 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use serde_json::json;
-
 use crate::{
     client::{Answer, Client},
     cluster::{Cluster, Name},
-    direct::{Daemon, IMAGE},
+    direct::Daemon,
     latency::Latencies,
     options::Options,
     report::{Goal, Report, Unit, milliseconds},
+    stage::{TEMPLATE, sandbox},
 };
 
 /// Connections that claims under way at once are spread over.
@@ -38,7 +36,8 @@ pub(crate) async fn measure(
 
 /// Claims under a name.
 pub(crate) async fn claim(client: &Client, name: &Name) -> anyhow::Result<Answer> {
-    client.post(&name.collection(), sandbox(&name.name)).await
+    let sandbox = sandbox(&name.name, TEMPLATE).to_string();
+    client.post(&name.collection(), sandbox.into()).await
 }
 
 async fn one_by_one(
@@ -209,14 +208,4 @@ fn burst_name(turn: usize) -> Name {
 
 fn rate(n_claims: usize, elapsed: Duration) -> f64 {
     n_claims as f64 / elapsed.as_secs_f64()
-}
-
-fn sandbox(name: &str) -> Bytes {
-    let sandbox = json!({
-        "apiVersion": "agents.x-k8s.io/v1beta1",
-        "kind": "Sandbox",
-        "metadata": {"name": name},
-        "spec": {"podTemplate": {"spec": {"containers": [{"name": "main", "image": IMAGE}]}}},
-    });
-    sandbox.to_string().into()
 }

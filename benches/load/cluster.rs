@@ -16,7 +16,7 @@ use crate::{
     client::Client,
     control_plane::{self, ControlPlane},
     options::Options,
-    stage::{Stage, StageOptions},
+    stage::{self, API, Stage, StageOptions},
     tls_client,
     usage::{Memory, Usage},
 };
@@ -25,8 +25,6 @@ use crate::{
 const USER: &str = "bench";
 /// Where claims are made.
 const CLAIMS_NAMESPACE: &str = "bench-0";
-/// Path of the API's version.
-const API: &str = "/apis/agents.x-k8s.io/v1beta1";
 /// A list of names that a server need not hold at once.
 const NAMES_A_PAGE: usize = 5_000;
 /// Generous: every node is published through a kube-apiserver that shares the machine.
@@ -66,7 +64,7 @@ impl Cluster {
         apply(&control_plane, &prerequisites(&namespaces)).await;
         eprintln!("starting {} nodes and the server", options.nodes);
         let begun = Instant::now();
-        let stage = Stage::start(&control_plane, stage_options(options, &namespaces)).await;
+        let stage = Stage::start(stage_options(options, &namespaces)).await;
         let flag = format!("--secure-port={}", stage.port);
         let binary = Path::new(env!("CARGO_BIN_EXE_sandbox-apiserver"));
         let server = Server(Usage::find(binary, &flag)?);
@@ -137,12 +135,12 @@ impl Name {
     }
 
     pub(crate) fn path(&self) -> String {
-        format!("{}/{}", self.collection(), self.name)
+        stage::item(&self.namespace, &self.name)
     }
 
     /// Where it is created.
     pub(crate) fn collection(&self) -> String {
-        format!("{API}/namespaces/{}/sandboxes", self.namespace)
+        stage::collection(&self.namespace)
     }
 }
 
@@ -179,6 +177,7 @@ fn stage_options(options: &Options, namespaces: &[String]) -> StageOptions {
         publish_period: Duration::from_secs(options.publish_period_seconds),
         sim_flags: vec![format!("--namespaces={}", namespaces.join(","))],
         serve_flags: options.serve_flags.clone(),
+        ..StageOptions::default()
     }
 }
 

@@ -12,10 +12,7 @@ use sandbox_apiserver::api::NodeAddress;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-/// The token that the simulated nodes know.
-const TOKEN: &str = "Bearer sim";
-/// The image that the simulated nodes keep warm.
-pub(crate) const IMAGE: &str = "python:3.12";
+use crate::stage::{NODE_TOKEN, TEMPLATE};
 
 /// A connection to a daemon.
 pub(crate) struct Daemon {
@@ -40,7 +37,8 @@ impl Daemon {
     }
 
     pub(crate) async fn claim(&mut self) -> anyhow::Result<Claim> {
-        let body = json!({"template": IMAGE, "net": "none", "size": "small", "no_redirect": true});
+        let body =
+            json!({"template": TEMPLATE, "net": "none", "size": "small", "no_redirect": true});
         let begun = Instant::now();
         let reply = self.post("/v1/claim", body.to_string()).await?;
         let latency = begun.elapsed();
@@ -63,7 +61,7 @@ impl Daemon {
     async fn post(&mut self, path: &str, body: String) -> anyhow::Result<Bytes> {
         let request = Request::post(path)
             .header(header::HOST, &self.authority)
-            .header(header::AUTHORIZATION, TOKEN)
+            .header(header::AUTHORIZATION, format!("Bearer {NODE_TOKEN}"))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))?;
         self.sender.ready().await?;

@@ -22,6 +22,9 @@ mod watches;
 #[path = "../../tests/cluster/api_service.rs"]
 mod api_service;
 #[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/caller.rs"]
+mod caller;
+#[allow(dead_code, reason = "as above")]
 #[path = "../../tests/cluster/components.rs"]
 mod components;
 #[allow(dead_code, reason = "as above")]
@@ -33,6 +36,9 @@ mod etcd;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../tests/cluster/kubectl.rs"]
 mod kubectl;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/nodes.rs"]
+mod nodes;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../tests/cluster/pki.rs"]
 mod pki;
