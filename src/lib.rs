@@ -3,8 +3,8 @@
 //! # Map
 //!
 //! One room, one duty. A room imports only the rooms listed in its row; `tests/it/layers.rs` reads this table and the
-//! `use crate::` lines and compares them, so an arrow is added on purpose. Every room but `meta`, `api`, `store`, `schema`
-//! and `fleet` may also import `telemetry`; nobody imports `cli`, and only `cli` imports `sim`.
+//! `use crate::` lines and compares them, so an arrow is added on purpose. Every room but `meta`, `api`, `store`, `schema`,
+//! `managed` and `fleet` may also import `telemetry`; nobody imports `cli`, and only `cli` imports `sim`.
 //!
 //! | Room | What lives there | Imports |
 //! |---|---|---|
@@ -14,6 +14,7 @@
 //! | `serving` | TLS material and reload, accept loop, connection limit, drain | |
 //! | `store` | a versioned store: version chains, change log, pages, watch cursors | `meta` |
 //! | `schema` | structural schemas: pruning, defaults, validation, OpenAPI documents, CRDs | `meta` |
+//! | `managed` | field ownership: managedFields, server-side apply, what an update owns | `meta` `schema` |
 //! | `sandboxd` | the node daemon's HTTP API: its JSON, the client | `api` `meta` |
 //! | `fleet` | the index: what the nodes say and what we did, merged into sandboxes | `api` `meta` `store` |
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |
@@ -22,14 +23,14 @@
 //! | `inventory` | NodeInventory watch and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` |
-//! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `serving` `auth` `admission` |
+//! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
 //! | `sim` | the node daemon for tests and demos | `api` `meta` `serving` `sandboxd` |
 //! | `cli` | a file a subcommand: wiring only | every room |
 //!
 //! # Invariants
 //!
-//! - `meta`, `api`, `store`, `schema` and `fleet` never read a clock and never wait: time is an argument.
+//! - `meta`, `api`, `store`, `schema`, `managed` and `fleet` never read a clock and never wait: time is an argument.
 //! - No lock is held over an `.await`.
 //! - A token is never stored in `fleet`, and prints as `***`.
 
@@ -37,12 +38,16 @@ pub mod admission;
 pub mod api;
 pub mod apiserver;
 pub mod auth;
+pub mod claims;
 pub mod cli;
+pub mod feed;
 pub mod fleet;
 pub mod gateway;
 pub mod inventory;
 pub mod ledger;
+pub mod managed;
 pub mod meta;
+pub mod node;
 pub mod resources;
 pub mod sandboxd;
 pub mod schema;
@@ -51,3 +56,4 @@ pub mod serving;
 pub mod sim;
 pub mod store;
 pub mod telemetry;
+pub mod warmpool;

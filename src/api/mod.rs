@@ -10,6 +10,7 @@ mod options;
 mod pool_key;
 mod sandbox;
 mod snapshot;
+mod user_record;
 mod warmpool;
 
 pub use inventory::{AgentEndpoint, InventoryEntry, InventoryPool, NodeInventory};
@@ -19,12 +20,13 @@ pub use keys::{
 pub use options::{
     SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions, SandboxSnapshotOptions,
 };
-pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for};
+pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for, pool_key_of_template};
 pub use sandbox::{
     EmbeddedMetadata, OperatingMode, PodTemplate, SandboxSpec, SandboxStatus, ShutdownPolicy,
     VolumeClaimMetadata, VolumeClaimTemplate, v1alpha1,
 };
 pub use snapshot::{SandboxSnapshotSpec, SandboxSnapshotStatus};
+pub use user_record::UserRecord;
 pub use warmpool::{
     ClaimEnvVar, ClaimLifecycle, ClaimMetadata, ClaimSandboxRef, ClaimShutdownPolicy,
     InjectionPolicy, ManagementPolicy, NamedReference, NetworkPolicyRules, SandboxClaim,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{PoolKey, labels};
+use super::{PoolKey, SandboxTemplate, labels};
 use crate::meta::Quantity;
 
 /// Above this much CPU a sandbox is `medium`, above the next `large`.
@@ -97,6 +97,20 @@ pub fn pool_key_for(source: PoolKeySource<'_>) -> Result<PoolKey, InvalidPoolKey
         template: template.into(),
         net: net.into(),
         size: size.into(),
+    })
+}
+
+/// The pool that the sandboxes of `template` come from.
+///
+/// # Errors
+/// As [`pool_key_for`].
+pub fn pool_key_of_template(template: &SandboxTemplate) -> Result<PoolKey, InvalidPoolKey> {
+    let none = BTreeMap::new();
+    let pod_template =
+        serde_json::to_value(&template.spec.pod_template).expect("a pod template is plain JSON");
+    pool_key_for(PoolKeySource {
+        annotations: template.metadata.annotations.as_ref().unwrap_or(&none),
+        pod_template: &pod_template,
     })
 }
 

@@ -103,7 +103,7 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         ca_file: None,
     })?;
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let inventory = process.inventory(fleet.clone(), daemons.clone(), vec![loopback.into()]);
+    let inventory = process.inventory(fleet.clone(), daemons.clone(), vec![loopback.into()], None);
     let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
     process.open(access(&token), fleet, gateway.clone())?;
     let (inventories_tx, inventories) = mpsc::channel(CHANNEL);

@@ -1,5 +1,6 @@
 //! The command line, a file a subcommand. Wiring only: what is decided is decided in the rooms.
 
+mod agent;
 mod crdgen;
 mod dev;
 mod serve;
@@ -34,6 +35,8 @@ struct LogArgs {
 enum Command {
     /// Serve sandboxes.agents.x-k8s.io behind a kube-apiserver.
     Serve(Box<serve::ServeArgs>),
+    /// Speak for the daemon of one node: its NodeInventory, its live feed, its users' objects.
+    Agent(Box<agent::AgentArgs>),
     /// Serve simulated nodes, in one process and without a cluster.
     Dev(dev::DevArgs),
     /// Simulate nodes that answer the sandboxd API.
@@ -55,6 +58,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     }
     match cli.command {
         Command::Serve(args) => serve::serve(*args).await,
+        Command::Agent(args) => agent::agent(*args).await,
         Command::Dev(args) => dev::dev(args).await,
         Command::Sim(args) => sim::sim(args).await,
         Command::Crdgen(args) => crdgen::crdgen(args),

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::server::{Access, Process};
 use crate::{
@@ -15,7 +16,10 @@ use crate::{
         AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable,
         write_client,
     },
+    claims,
+    feed::Credential,
     fleet::{Fleet, HealthLimits},
+    gateway::Gateway,
     inventory::Source,
     ledger::Ledger,
     sandboxd::{Client, ClientOptions, TokenSource},
@@ -23,6 +27,7 @@ use crate::{
     serving::{CertificateFiles, ServingMetrics, TlsMaterial},
     store::Limits,
     telemetry::{Metrics, Tasks, shutdown_on_signal},
+    warmpool,
 };
 
 /// Time between two looks at the certificate files.
@@ -53,13 +58,23 @@ pub(super) struct ServeArgs {
     /// Authorities that sign the certificates of daemons behind https, PEM.
     #[arg(long)]
     sandboxd_ca_file: Option<PathBuf>,
+    /// Token of audience sandbox-agent, to listen to the nodes' agents. Read again when it changes. Unset: nodes are known from
+    /// their inventories and read directly.
+    #[arg(long)]
+    agent_token_file: Option<PathBuf>,
     /// Networks that nodes' daemons may be called in, beside the addresses of the Node objects.
     #[arg(long, value_delimiter = ',')]
     node_address_cidrs: Vec<IpNet>,
     /// Whether this server drives the nodes' warm pools from SandboxWarmPool objects.
     #[arg(long, default_value_t = false, action = ArgAction::Set)]
     warm_pool_driver: bool,
-    /// Namespace of the Lease that elects the writer. Unset: the pod's own, else kube-system.
+    /// Replace the pools of nodes that have some which this driver never wrote. Otherwise such nodes are left alone.
+    #[arg(long)]
+    warm_pool_takeover: bool,
+    /// Whether this server binds SandboxClaim objects to sandboxes.
+    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    claim_controller: bool,
+    /// Namespace of the Lease that elects the writer, and of the warm-pool driver's record. Unset: the pod's own, else kube-system.
     #[arg(long)]
     lease_namespace: Option<String>,
     /// Whether requests without a credential are those of system:anonymous, or refused.
@@ -83,10 +98,6 @@ pub(super) struct ServeArgs {
 }
 
 pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        !args.warm_pool_driver,
-        "--warm-pool-driver=true: this version has no warm-pool driver"
-    );
     let asked = shutdown_on_signal().context("listening for signals")?;
     let metrics = Metrics::new();
     let mut tasks = Tasks::new(asked.clone());
@@ -111,10 +122,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let writer = write_client(config).context("building the client for kube-apiserver")?;
     let access = access(&args, &process, &mut tasks, &reader, &writer).await?;
 
-    let lease = LeaseOptions::new(
-        args.lease_namespace.clone().unwrap_or_else(own_namespace),
-        port,
-    );
+    let lease = LeaseOptions::new(lease_namespace(&args), port);
     let sequencer = Sequencer::acquire(
         writer.clone(),
         lease,
@@ -145,13 +153,23 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         fleet.clone(),
         daemons.clone(),
         args.node_address_cidrs.clone(),
+        args.agent_token_file.clone().map(Credential::File),
     );
-    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
-    process.open(access, fleet, gateway.clone())?;
-    let ledger = Ledger::new(reader.clone(), writer);
+    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
+    process.open(access, fleet.clone(), gateway.clone())?;
+    let ledger = Ledger::new(reader.clone(), writer.clone());
     let recorded = ledger.recorded(&asked).await;
     let keeping = ledger.keep(gateway.clone(), recorded, &mut tasks);
-    process.follow(&inventory, Source::Cluster(reader), &mut tasks);
+    process.follow(&inventory, Source::Cluster(reader.clone()), &mut tasks);
+    let controllers = Controllers {
+        fleet,
+        daemons,
+        gateway: gateway.clone(),
+        reader,
+        writer,
+        lost: lost.clone(),
+    };
+    controllers.start(&args, &process, &mut tasks);
     let asked_to_end = asked.clone();
     tasks.spawn("lease guard", async move {
         lost.cancelled().await;
@@ -171,6 +189,65 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     tasks.finish(TASKS_PATIENCE).await;
     anyhow::ensure!(held, "the Lease was lost");
     Ok(())
+}
+
+/// What the controllers work with.
+struct Controllers {
+    fleet: Arc<Fleet>,
+    daemons: Client,
+    gateway: Gateway,
+    reader: kube::Client,
+    writer: kube::Client,
+    /// Cancelled when the Lease is lost.
+    lost: CancellationToken,
+}
+
+impl Controllers {
+    /// Starts those that are asked for. They end with the process, and at once when the Lease is lost.
+    fn start(self, args: &ServeArgs, process: &Process, tasks: &mut Tasks) {
+        let (asked, lost) = (process.asked.clone(), self.lost);
+        let ends = CancellationToken::new();
+        let end = ends.clone();
+        tasks.spawn("controllers", async move {
+            tokio::select! {
+                () = asked.cancelled() => {}
+                () = lost.cancelled() => {}
+            }
+            end.cancel();
+        });
+        if args.claim_controller {
+            let controller = claims::Controller::new(
+                self.fleet.clone(),
+                self.gateway,
+                self.reader.clone(),
+                self.writer.clone(),
+                claims::ClaimMetrics::register(&process.metrics),
+            );
+            let run = controller.run(process.readiness.clone(), ends.clone());
+            tasks.spawn("claim controller", run);
+        }
+        if args.warm_pool_driver {
+            let options = warmpool::DriverOptions {
+                namespace: lease_namespace(args),
+                takeover: args.warm_pool_takeover,
+            };
+            let driver = warmpool::Driver::new(
+                self.fleet,
+                self.daemons,
+                self.reader,
+                self.writer,
+                options,
+                warmpool::WarmPoolMetrics::register(&process.metrics),
+            );
+            let run = driver.run(process.readiness.clone(), ends);
+            tasks.spawn("warm-pool driver", run);
+        }
+    }
+}
+
+/// Where the server keeps what is its own.
+fn lease_namespace(args: &ServeArgs) -> String {
+    args.lease_namespace.clone().unwrap_or_else(own_namespace)
 }
 
 async fn certificate(

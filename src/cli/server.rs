@@ -11,6 +11,7 @@ use crate::{
     admission::Namespaces,
     apiserver::{Builder, Entrance, ProductInfo},
     auth::{Authenticator, Authorizer},
+    feed::Credential,
     fleet::Fleet,
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
     inventory::{Inventory, InventoryMetrics, Options, Source},
@@ -149,9 +150,11 @@ impl Process {
         fleet: Arc<Fleet>,
         daemons: Client,
         node_address_cidrs: Vec<IpNet>,
+        agent_credential: Option<Credential>,
     ) -> Inventory {
         let options = Options {
             node_address_cidrs,
+            agent_credential,
             ..Options::default()
         };
         Inventory::new(

@@ -18,8 +18,10 @@ mod index;
 mod merge;
 mod naming;
 mod node;
+mod nodes;
 mod placement;
 mod report;
+mod restore;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ pub use index::{Counts, Fleet, Located};
 pub use merge::Doubt;
 pub use naming::{id_name, is_sandbox_name, key_of_claim_ref, uid_of};
 pub use node::Health;
+pub use nodes::NodeState;
 pub use placement::Placement;
 pub use report::{Now, Pool, Report, Row};
 pub use sandbox::{Phase, Sandbox, UserPart};

@@ -781,6 +781,40 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
+#[test]
+fn what_the_node_kept_for_the_user_fills_in_but_never_overwrites() {
+    let bench = Bench::new();
+    bench.publish("n0", &[mk_row("sb_1", "a/x")]);
+    let (node, claim): (NodeName, ClaimId) = ("n0".into(), "sb_1".into());
+    let user = || {
+        bench
+            .fleet
+            .by_claim(&node, &claim)
+            .unwrap()
+            .value
+            .user
+            .clone()
+    };
+    let mk_part = |generation, spec: &str, label: &str| {
+        Arc::new(UserPart {
+            generation,
+            spec: spec.into(),
+            labels: [("of".into(), label.into())].into(),
+            ..UserPart::default()
+        })
+    };
+    let restore = |part: &Arc<UserPart>| bench.fleet.restore_user(&node, &claim, part);
+    let (labels_only, first) = (mk_part(1, "", "daemon"), mk_part(1, "{}", "agent"));
+    assert!(restore(&labels_only));
+    assert!(restore(&first), "a spec is more than labels alone");
+    assert!(!restore(&mk_part(1, "{}", "echo")));
+    assert_eq!(user(), Some(first));
+    let second = mk_part(2, "{}", "agent");
+    assert!(restore(&second) && !restore(&labels_only));
+    assert_eq!(user(), Some(second.clone()));
+    assert!(!bench.fleet.restore_user(&node, &"sb_2".into(), &second));
+}
+
 proptest! {
     #[test]
     fn whatever_happens_one_claim_is_one_object_and_the_released_stay_dead(steps in prop::collection::vec(any_step(), 1..50)) {

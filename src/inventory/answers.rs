@@ -58,13 +58,17 @@ pub(super) fn row(row: SandboxRow, rejections: &mut Rejections) -> Row {
 /// The pools for the index. A node that is full has none, whatever is warm.
 pub(super) fn pools(info: Info) -> Vec<Pool> {
     let full = info.at_capacity;
-    let sound = info.pools.into_iter().filter(|pool| is_sound(&pool.key));
-    let pools = sound.map(|pool| Pool {
+    sound(info.pools.into_iter().map(|pool| Pool {
         key: pool.key,
         warm: if full { 0 } else { pool.warm },
         target: pool.target,
-    });
-    pools.take(MAX_POOLS).collect()
+    }))
+}
+
+/// The pools that are not out of all proportion.
+pub(super) fn sound(pools: impl Iterator<Item = Pool>) -> Vec<Pool> {
+    let sound = pools.filter(|pool| is_sound(&pool.key));
+    sound.take(MAX_POOLS).collect()
 }
 
 fn is_sound(key: &PoolKey) -> bool {

@@ -9,7 +9,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use super::{InventoryMetrics, Options, answers, rejection::Rejections, roster::Roster};
+use super::{
+    InventoryMetrics, Options, answers, feeds::LiveFeeds, rejection::Rejections, roster::Roster,
+};
 use crate::{
     api::{NodeAddress, NodeName},
     fleet::{Fleet, Now, Row},
@@ -22,6 +24,7 @@ pub(super) struct Daemons {
     pub(super) options: Options,
     pub(super) metrics: InventoryMetrics,
     pub(super) roster: Roster,
+    pub(super) feeds: LiveFeeds,
     client: sandboxd::Client,
     // Held for a look-up, never over an await.
     asked: Mutex<HashMap<NodeName, Asked>>,
@@ -58,6 +61,7 @@ impl Daemons {
             options,
             metrics,
             roster: Roster::default(),
+            feeds: LiveFeeds::default(),
             client,
             asked: Mutex::default(),
         }

@@ -18,8 +18,9 @@ use super::{
     ClusterNode, Options, Source,
     complaints::Complaints,
     daemons::{Daemons, ReadOutcome},
+    feeds::{Feeds, News},
     lenient::Scalar,
-    publication::Edition,
+    publication::{Edition, PublishedAgent},
     reads::{Read, Reads},
     rejection::{Reason, Rejections},
 };
@@ -39,6 +40,7 @@ pub(super) struct Follower {
     pub(super) nodes: HashMap<NodeName, ClusterNode>,
     pub(super) nodes_listed: bool,
     pub(super) reads: Reads,
+    pub(super) feeds: Feeds,
     pub(super) probing: HashSet<NodeName>,
     pub(super) probe_slots: Arc<Semaphore>,
     /// Reads and probes. Aborted on drop.
@@ -67,6 +69,8 @@ pub(super) struct Known {
     pub(super) edition: Edition,
     /// The address as published, to be judged again when the Node changes.
     pub(super) address: Scalar,
+    /// The agent as published, likewise.
+    pub(super) agent: Option<PublishedAgent>,
 }
 
 pub(super) enum Done {
@@ -94,6 +98,7 @@ impl Follower {
             nodes: HashMap::new(),
             nodes_listed: false,
             reads: Reads::new(daemons.options.clone()),
+            feeds: Feeds::new(),
             probing: HashSet::new(),
             probe_slots: Arc::new(Semaphore::new(daemons.options.probes_at_once)),
             tasks: JoinSet::new(),
@@ -118,6 +123,7 @@ impl Follower {
                     Ok(done) => self.done(done),
                     Err(failed) => std::panic::resume_unwind(failed.into_panic()),
                 },
+                Some((node, news)) = self.feeds.news_rx.recv() => self.feed_news(&node, news),
                 Some(update) = streams.nodes.next() => self.node_update(update),
                 Some(update) = streams.inventories.next(), if takes_inventories => self.inventory_update(update),
                 _ = ticks.tick() => self.tick(Now::read()),
@@ -158,6 +164,9 @@ impl Follower {
                 self.probe(node);
             }
         }
+        for node in self.feeds.overdue(now.instant) {
+            self.feed_news(&node, News::Lost);
+        }
         self.reads.tick(now.instant);
         self.daemons.sweep(now.instant);
         self.show_counts();
@@ -165,7 +174,9 @@ impl Follower {
 
     fn show_counts(&mut self) {
         let counts = self.daemons.fleet.counts();
-        self.daemons.metrics.show(&counts);
+        let metrics = &self.daemons.metrics;
+        metrics.show(&counts);
+        metrics.show_feeds(self.daemons.feeds.len());
         let before = std::mem::replace(&mut self.n_name_conflicts, counts.name_conflicts);
         if counts.name_conflicts > before {
             tracing::warn!(

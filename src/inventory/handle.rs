@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{InventoryMetrics, Options, Source, daemons::Daemons, follow::Follower};
-use crate::{api::NodeName, fleet::Fleet, sandboxd, telemetry::Check};
+use super::{InventoryMetrics, NotKept, Options, Source, daemons::Daemons, follow::Follower};
+use crate::{
+    api::{ClaimId, NodeName},
+    fleet::{Fleet, UserPart},
+    sandboxd,
+    telemetry::Check,
+};
 
 /// Keeps the index in agreement with the nodes. A clone is the same one.
 #[derive(Clone)]
@@ -37,6 +42,34 @@ impl Inventory {
         Follower::new(self.daemons, ready)
             .run(source, shutdown)
             .await;
+    }
+
+    /// Keeps a sandbox's user part on its node, so that it survives this server. Takes a second at most; on success it is on the
+    /// node's disk.
+    ///
+    /// # Errors
+    /// [`NotKept::NoAgent`] for a node without a live feed: the part lives in memory, and its user is to be warned.
+    /// [`NotKept::Failed`] when the agent did not confirm.
+    pub async fn keep_user(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        user: &UserPart,
+    ) -> Result<(), NotKept> {
+        self.daemons.feeds.keep_user(node, claim, user).await
+    }
+
+    /// Forgets a released sandbox's user part on its node; left undone, the agent does so some minutes later.
+    ///
+    /// # Errors
+    /// As [`Inventory::keep_user`].
+    pub async fn forget_user(&self, node: &NodeName, claim: &ClaimId) -> Result<(), NotKept> {
+        self.daemons.feeds.forget_user(node, claim).await
+    }
+
+    /// Whether changes on the node are told as they happen.
+    pub fn is_live(&self, node: &NodeName) -> bool {
+        self.daemons.feeds.is_live(node)
     }
 
     /// Asks a node what is warm and whether it is draining, and takes the answer over. Whether it answered.

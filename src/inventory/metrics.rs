@@ -25,6 +25,8 @@ pub struct InventoryMetrics {
     sandboxes: Gauge,
     name_conflicts: Gauge,
     warm: Gauge,
+    live_feeds: Gauge,
+    lost_feeds: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -98,6 +100,18 @@ impl InventoryMetrics {
                 new.name_conflicts,
             ),
             warm: metrics.register(ROOM, "warm", "Warm VMs that could be claimed", new.warm),
+            live_feeds: metrics.register(
+                ROOM,
+                "live_feeds",
+                "Nodes whose agent tells changes as they happen",
+                new.live_feeds,
+            ),
+            lost_feeds: metrics.register(
+                ROOM,
+                "lost_feeds",
+                "Feeds that ended or could not be had",
+                new.lost_feeds,
+            ),
         }
     }
 
@@ -127,6 +141,14 @@ impl InventoryMetrics {
 
     pub(super) fn asked(&self, answered: bool) {
         self.infos.get_or_create(&outcome(answered)).inc();
+    }
+
+    pub(super) fn show_feeds(&self, live: usize) {
+        self.live_feeds.set(gauge(live));
+    }
+
+    pub(super) fn feed_lost(&self) {
+        self.lost_feeds.inc();
     }
 
     pub(super) fn show(&self, counts: &Counts) {

@@ -6,6 +6,7 @@
 //! - An inventory is read leniently and in one pass: a bad entry costs itself and the meaning of absence, a bad field of the
 //!   object costs that field. Nothing a publisher writes stops the watch or empties the list, and all of it is counted.
 //! - No copy: an inventory is merged and dropped. Rows that wait for a node's answer are bounded by taking no more in.
+//! - A node whose feed is live is neither read nor believed in its inventory but for its address: the feed is later than both.
 //! - A node is read once when its address becomes known, and when its inventory leaves something open; until the first list is
 //!   in and read the server is not ready. A node that does not answer keeps what it has.
 //! - A list that names a node no more is confirmed by a read of that object before its sandboxes go, for a list may be older
@@ -22,6 +23,7 @@ mod complaints;
 mod daemons;
 mod entries;
 mod error;
+mod feeds;
 mod fields;
 mod follow;
 mod handle;
@@ -38,6 +40,7 @@ mod watch;
 
 pub use cluster_node::ClusterNode;
 pub use error::{Error, Result};
+pub use feeds::NotKept;
 pub use handle::Inventory;
 pub use metrics::InventoryMetrics;
 pub use options::Options;

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::feed::Credential;
+
 /// Where nodes may be, and how often and how long they are asked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Networks that a node's daemon may be in although no Node object says so (`--node-address-cidrs`).
     pub node_address_cidrs: Vec<IpNet>,
+    /// What to show the nodes' agents; without it their feeds are not listened to.
+    pub agent_credential: Option<Credential>,
     /// How long the start waits for the Nodes' own addresses; longer when no networks are given, since then there are no
     /// others.
     pub nodes_within: Duration,
@@ -33,10 +37,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// No networks; 64 reads at once, of 1 s and later 2 s; 64 probes at once, of 1 s.
+    /// No networks; no feeds; 64 reads at once, of 1 s and later 2 s; 64 probes at once, of 1 s.
     fn default() -> Self {
         Self {
             node_address_cidrs: Vec::new(),
+            agent_credential: None,
             nodes_within: Duration::from_secs(5),
             reads_at_once: 64,
             first_read_within: Duration::from_secs(1),

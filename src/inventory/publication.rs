@@ -35,12 +35,23 @@ pub(super) struct Content {
     /// When the inventory was made.
     created: Option<UnixTime>,
     pub(super) edition: Edition,
+    pub(super) agent: Option<PublishedAgent>,
     rows: Vec<Row>,
     /// `None` when they could not be read.
     pools: Option<Vec<Pool>>,
     /// Whether a sandbox that is not among the rows may be missing on the node.
     complete: bool,
     pub(super) rejections: Rejections,
+}
+
+/// Where the node's agent is said to be.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PublishedAgent {
+    /// Where its feed is, to be judged as the daemon's address is.
+    pub(super) address: Scalar,
+    #[serde(rename = "certificateSHA256")]
+    pub(super) certificate_sha256: Scalar,
 }
 
 /// Tells a new publication from an edit of the old one by somebody else than the publisher.
@@ -59,6 +70,7 @@ struct Inventory {
     observed_at: Scalar,
     total: Scalar,
     truncated: Scalar,
+    agent: Shaped<PublishedAgent>,
     entries: Shaped<Entries>,
     pools: Shaped<Pools>,
     releases: Shaped<Releases>,
@@ -75,6 +87,7 @@ pub(super) struct Metadata {
 
 impl Fields for Inventory {}
 impl Fields for Metadata {}
+impl Fields for PublishedAgent {}
 
 impl Publication {
     /// Reads an inventory from its JSON.
@@ -164,6 +177,10 @@ impl Inventory {
                     Shaped::Is(Releases(hash)) => hash,
                     Shaped::Absent | Shaped::Other => 0,
                 },
+            },
+            agent: match self.agent {
+                Shaped::Is(agent) => Some(agent),
+                Shaped::Absent | Shaped::Other => None,
             },
             rows: entries.unwrap_or_default().rows,
             pools: pools.map(|pools| pools.pools),

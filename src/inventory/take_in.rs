@@ -4,13 +4,16 @@ use std::collections::HashSet;
 
 use super::{
     ClusterNode, Error, Publication, Update, address,
+    feeds::News,
+    fields::{MAX_WORD, word},
     follow::{Follower, Known, Phase},
     lenient::Scalar,
-    publication::Edition,
+    publication::{Content, PublishedAgent},
     rejection::Reason,
 };
 use crate::{
     api::{NodeAddress, NodeName},
+    feed::Agent,
     fleet::{Now, Report},
     meta::UnixTime,
 };
@@ -66,7 +69,8 @@ impl Follower {
         let content = publication.content;
         self.left_out(&node, &content.rejections);
         let now = Now::read();
-        let (since, is_news) = self.note(&node, &content.edition, &content.address, now);
+        let agent = content.agent.clone();
+        let (since, is_news) = self.note(&node, &content, now);
         let address = self.judge(&node, content.address.clone());
         let report = Report {
             address,
@@ -77,12 +81,19 @@ impl Follower {
         daemons.roster.enter(&node);
         let fleet = &daemons.fleet;
         let had_address = fleet.address(&node).is_some();
-        let doubt = fleet.publish(&node, &report, looked_on && is_news, false, now);
+        let watched = looked_on && is_news;
+        let merge = || fleet.publish(&node, &report, watched, false, now);
+        let Some(doubt) = daemons.feeds.unless_live(&node, merge) else {
+            fleet.publish(&node, &addressed(&report), watched, false, now);
+            return self.follow_agent(&node, agent);
+        };
         fleet.set_cordoned(&node, self.is_cordoned(&node));
         self.reads.set_cut(&node, !report.complete);
+        self.follow_agent(&node, agent);
         let undated = (doubt.undated > 0).then(|| undated_of(report));
         match fleet.address(&node) {
             None => self.admit(&node, undated.as_ref(), now),
+            Some(_) if self.feeds.is_awaited(&node) => {}
             Some(_) if doubt.is_some() || !had_address => self.want_read(&node, undated),
             Some(_) => {}
         }
@@ -90,29 +101,64 @@ impl Follower {
 
     /// Notes what the next inventory of the node is compared with. Gives since when it is known, and whether its publisher
     /// wrote this one.
-    fn note(
-        &mut self,
-        node: &NodeName,
-        edition: &Edition,
-        address: &Scalar,
-        now: Now,
-    ) -> (UnixTime, bool) {
-        let (edition, address) = (edition.clone(), address.clone());
-        match self.known.get_mut(node) {
-            Some(known) => {
-                let is_news = edition.is_news_after(&known.edition);
-                (known.edition, known.address) = (edition, address);
-                (known.since, is_news)
-            }
-            None => {
-                let since = now.wall;
-                let known = Known {
-                    since,
-                    edition,
-                    address,
+    fn note(&mut self, node: &NodeName, content: &Content, now: Now) -> (UnixTime, bool) {
+        let before = self.known.get(node);
+        let is_news = before.is_none_or(|known| content.edition.is_news_after(&known.edition));
+        let since = before.map_or(now.wall, |known| known.since);
+        let known = Known {
+            since,
+            edition: content.edition.clone(),
+            address: content.address.clone(),
+            agent: content.agent.clone(),
+        };
+        self.known.insert(node.clone(), known);
+        (since, is_news)
+    }
+
+    /// Listens to the node's agent, if it has one at an address that is the node's.
+    fn follow_agent(&mut self, node: &NodeName, published: Option<PublishedAgent>) {
+        let credential = self.daemons.options.agent_credential.clone();
+        let agent = published
+            .zip(credential)
+            .and_then(|(published, credential)| {
+                let pin = word(published.certificate_sha256, MAX_WORD).ok();
+                let Some(pin) = pin.and_then(|pin| pin.parse().ok()) else {
+                    self.complain(
+                        node.as_str(),
+                        Reason::Characters,
+                        "its agent's certificate is no SHA-256",
+                    );
+                    return None;
                 };
-                self.known.insert(node.clone(), known);
-                (since, true)
+                let address = self.judge(node, published.address)?;
+                Some(Agent {
+                    address,
+                    pin,
+                    credential,
+                })
+            });
+        self.feeds.follow(&self.daemons, node, agent);
+        // A first snapshot answers what a direct read would, and the start waits for either.
+        if self.feeds.is_awaited(node)
+            && let Phase::Starting { unread, .. } = &mut self.phase
+        {
+            unread.insert(node.clone());
+        }
+    }
+
+    /// Takes in that a node's feed became live, or is not: then the node is read, for its inventory is as old as it may be.
+    pub(super) fn feed_news(&mut self, node: &NodeName, news: News) {
+        self.feeds.settled(node);
+        if !self.known.contains_key(node) {
+            return;
+        }
+        match news {
+            News::Lost => self.want_read(node, None),
+            News::Live => {
+                self.reads.set_cut(node, false);
+                if let Phase::Starting { unread, .. } = &mut self.phase {
+                    unread.remove(node);
+                }
             }
         }
     }
@@ -127,6 +173,7 @@ impl Follower {
     fn forget(&mut self, node: &NodeName) {
         self.known.remove(node);
         self.reads.forget(node);
+        self.feeds.follow(&self.daemons, node, None);
         if let Phase::Starting { unread, .. } = &mut self.phase {
             unread.remove(node);
         }
@@ -177,6 +224,9 @@ impl Follower {
         let Some(published) = self.known.get(name).map(|known| known.address.clone()) else {
             return;
         };
+        if let Some(agent) = self.known.get(name).map(|known| known.agent.clone()) {
+            self.follow_agent(name, agent);
+        }
         let daemons = self.daemons.clone();
         daemons.fleet.set_cordoned(name, self.is_cordoned(name));
         let known = daemons.fleet.address(name);
@@ -193,7 +243,9 @@ impl Follower {
             published_since: now.wall,
         };
         daemons.fleet.publish(name, &report, false, false, now);
-        self.want_read(name, None);
+        if !(self.feeds.is_awaited(name) || daemons.feeds.is_live(name)) {
+            self.want_read(name, None);
+        }
     }
 
     fn is_cordoned(&self, name: &NodeName) -> bool {
@@ -213,6 +265,17 @@ impl Follower {
         self.daemons.metrics.refused_address(reason);
         self.complain(name.as_str(), reason, &error.to_string());
         None
+    }
+}
+
+/// What an inventory says that no feed does.
+fn addressed(report: &Report) -> Report {
+    Report {
+        address: report.address.clone(),
+        rows: Vec::new(),
+        pools: None,
+        complete: false,
+        published_since: report.published_since,
     }
 }
 

@@ -20,6 +20,13 @@ impl Quantity {
     pub const fn from_units(units: i64) -> Self {
         Self(units as i128 * 1_000)
     }
+
+    /// How often `unit` whole units fit in; 0 for less than one or for a unit that is none.
+    pub fn multiples_of(self, unit: i64) -> u64 {
+        let unit = i128::from(unit) * 1_000;
+        let multiples = self.0.checked_div(unit).unwrap_or(0).max(0);
+        u64::try_from(multiples).unwrap_or(u64::MAX)
+    }
 }
 
 impl FromStr for Quantity {
@@ -100,6 +107,15 @@ mod tests {
             other.parse::<Quantity>().unwrap(),
             "{text} {other}"
         );
+    }
+
+    #[test]
+    fn multiples_are_rounded_down() {
+        let multiples = |text: &str, unit| text.parse::<Quantity>().unwrap().multiples_of(unit);
+        assert_eq!(multiples("65970860Ki", 1 << 30), 62);
+        assert_eq!(multiples("500m", 1), 0);
+        assert_eq!(multiples("-1", 1), 0);
+        assert_eq!(multiples("1", 0), 0);
     }
 
     #[test]

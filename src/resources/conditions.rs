@@ -15,6 +15,7 @@ pub(super) struct Condition {
 pub(super) fn ready(sandbox: &Sandbox) -> Condition {
     let (status, reason, message) = match sandbox.phase {
         Phase::Expired => ("False", "SandboxExpired", "the lease is over"),
+        _ if sandbox.gone => ("False", "DependenciesNotReady", "the VM is released"),
         _ if sandbox.node_lost => ("Unknown", "NodeLost", "the node has not been heard of"),
         Phase::Running => ("True", "DependenciesReady", "the sandbox runs"),
         Phase::Paused => ("False", "SandboxSuspended", "the sandbox is paused"),

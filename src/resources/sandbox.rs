@@ -172,6 +172,11 @@ impl Resource for Sandboxes {
         context: &Context,
         invoke: Invoke<Sandbox>,
     ) -> Result<Invoked<Sandbox>, Status> {
+        if self.is_deleted(&invoke.object.value) {
+            let name = &invoke.object.value.name;
+            let reason = "the sandbox is being deleted";
+            return Err(Status::conflict(&self.definition, name, reason));
+        }
         match ACTIONS[invoke.subresource] {
             Action::Pause => subresource::pause(self, invoke).await,
             Action::Resume => subresource::resume(self, invoke).await,

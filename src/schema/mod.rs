@@ -50,5 +50,5 @@ pub use prune::MAX_UNKNOWN;
 pub use resource_doc::{
     ObjectDoc, PatchType, ResourceDoc, SubresourceDoc, SubresourceOperation, Verb,
 };
-pub use structural::{ListType, MapType, NodeRef, Schema};
+pub use structural::{ListType, MapType, NodeRef, Schema, ValueKind};
 pub use type_schema::TypeSchema;

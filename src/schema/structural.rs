@@ -38,6 +38,25 @@ pub enum MapType {
     Atomic,
 }
 
+/// What kind of value a place holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// Any value at all, or a number or a text.
+    Any,
+    /// A map or an object.
+    Object,
+    /// A list.
+    List,
+    /// A text, also one that encodes bytes.
+    Text,
+    /// A text that is a time.
+    Time,
+    /// An integer or a float.
+    Number,
+    /// A boolean.
+    Boolean,
+}
+
 /// A place in a [`Schema`]: what server-side apply asks how a field merges.
 #[derive(Clone, Copy)]
 pub struct NodeRef<'a> {
@@ -169,6 +188,38 @@ impl<'a> NodeRef<'a> {
         self.edge(name).map(|edge| self.follow(edge))
     }
 
+    /// What the declared field `name` of an object holds; none: it is not declared, though a map may hold it.
+    pub fn property(self, name: &str) -> Option<NodeRef<'a>> {
+        match &self.node.kind {
+            Kind::Object(object) => object.property(name).map(|edge| self.follow(edge)),
+            _ => None,
+        }
+    }
+
+    /// Whether fields that an object does not declare may hold anything.
+    pub fn is_open(self) -> bool {
+        match &self.node.kind {
+            Kind::Object(object) => object.preserve || object.properties.is_empty(),
+            kind => matches!(kind, Kind::Any),
+        }
+    }
+
+    /// The kind of value.
+    pub fn value_kind(self) -> ValueKind {
+        match &self.node.kind {
+            Kind::Any | Kind::IntOrText(_) => ValueKind::Any,
+            Kind::Object(_) => ValueKind::Object,
+            Kind::Array(_) => ValueKind::List,
+            Kind::Text(Text {
+                format: Some(TextFormat::DateTime),
+                ..
+            }) => ValueKind::Time,
+            Kind::Text(_) => ValueKind::Text,
+            Kind::Integer(_) | Kind::Float(_) => ValueKind::Number,
+            Kind::Boolean => ValueKind::Boolean,
+        }
+    }
+
     /// What a list holds.
     pub fn items(self) -> Option<NodeRef<'a>> {
         match &self.node.kind {
@@ -221,10 +272,13 @@ impl<'a> NodeRef<'a> {
 
 impl Object {
     pub(super) fn edge(&self, name: &str) -> Option<&Edge> {
+        self.property(name).or(self.additional.as_ref())
+    }
+
+    fn property(&self, name: &str) -> Option<&Edge> {
         self.properties
             .binary_search_by(|property| (*property.name).cmp(name))
             .map(|index| &self.properties[index].edge)
             .ok()
-            .or(self.additional.as_ref())
     }
 }

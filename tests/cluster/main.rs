@@ -18,6 +18,7 @@ mod harness;
 mod inventory;
 mod kubectl;
 mod lifecycle;
+mod managed;
 mod nodes;
 mod owed;
 mod pki;

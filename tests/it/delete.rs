@@ -176,6 +176,16 @@ async fn finalizers_outlive_the_vm_and_no_new_ones_come() {
     let pending = cluster.client.delete(item("a"), Value::Null).await;
     assert!(pending.json()["metadata"]["deletionTimestamp"].is_string());
     assert_eq!(watch.next().await, "MODIFIED a");
+    assert_eq!(
+        cluster.nodes.nodes()[0].claimed(),
+        0,
+        "the VM is not held back"
+    );
+    let shown = cluster.client.get(item("a")).await.json();
+    assert_eq!(
+        shown["status"]["conditions"][0]["status"], "False",
+        "{shown}"
+    );
     let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
     let refused = cluster.client.merge(item("a"), &more).await;
     refused.refusal(422, "Invalid");

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http2::SendRequest};
 use sandbox_apiserver::{
     admission::Namespaces,
-    api::{PoolKey, Token},
+    api::Token,
     apiserver::{ApiServer, Builder, Entrance, ProductInfo},
     auth::{Authenticator, Authorizer, UserInfo},
     fleet::{Fleet, HealthLimits},
@@ -539,14 +539,6 @@ pub(crate) fn mk_sandbox(name: &str) -> Value {
         sandbox["metadata"]["name"] = name.into();
     }
     sandbox
-}
-
-pub(crate) fn mk_pool(template: &str) -> PoolKey {
-    PoolKey {
-        template: template.into(),
-        net: PoolKey::DEFAULT_NET.into(),
-        size: PoolKey::DEFAULT_SIZE.into(),
-    }
 }
 
 /// One node with so many warm VMs and a log that forgets nothing.

@@ -3,22 +3,30 @@
 // Helpers outside of `#[test]` functions are tests too; clippy's own exemption ends at those.
 #![allow(clippy::unwrap_used)]
 
+mod agent;
 mod auth;
 mod crds;
 mod create;
 mod delete;
+mod deletecollection;
 mod discovery;
+mod errors;
 mod fake_cluster;
 mod golden;
 mod harness;
+mod hostile;
 mod inventory;
 mod layers;
+mod lifecycle;
 mod list;
 mod negotiation;
 mod openapi;
+mod patch;
 mod sequencer;
 mod serving;
+mod subresource;
 mod table;
 mod tls_client;
+mod update;
 mod watch;
 mod widgets;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
-use super::{get::json_response, request::VerbRequest};
+use super::{faults::judge, get::json_response, request::VerbRequest};
 use crate::{
     admission::Denied,
     apiserver::{
@@ -125,27 +125,7 @@ fn decode(
     let unknown = definition.versions[request.version]
         .schema
         .prune(&mut object);
-    let faults = duplicates
-        .iter()
-        .map(|path| format!("duplicate field {path:?}"));
-    let faults: Vec<_> = faults
-        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
-        .collect();
-    match validation {
-        FieldValidation::Strict if !faults.is_empty() => {
-            return Err(Status::bad_request(format!(
-                "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
-                definition.kind,
-                definition.versions[request.version].name,
-                definition.kind,
-                faults.join(", ")
-            )));
-        }
-        FieldValidation::Warn => faults
-            .into_iter()
-            .for_each(|fault| request.context.warn(fault)),
-        FieldValidation::Strict | FieldValidation::Ignore => {}
-    }
+    judge(request, definition.kind, validation, &duplicates, &unknown)?;
     Ok(object)
 }
 

@@ -3,6 +3,7 @@
 mod create;
 mod delete;
 mod deletecollection;
+mod faults;
 mod get;
 mod list;
 mod patch;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use http::{Response, header};
-use json_patch::{Patch, PatchErrorKind};
+use json_patch::{Patch, PatchError, PatchErrorKind, PatchOperation};
 use serde_json::Value;
 
 use super::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// Operations of one patch.
 const MAX_OPERATIONS: usize = 10_000;
+/// Bytes that all copies of one patch may make: a value copied into itself doubles each time. Ten bodies, as in
+/// kube-apiserver.
+const MAX_COPIED: usize = 30 << 20;
 
 enum Change {
     Operations(Patch),
@@ -105,22 +108,44 @@ impl Change {
                     duplicates: duplicates.clone(),
                 })
             }
-            Self::Operations(patch) => match json_patch::patch(&mut object, patch) {
-                Ok(()) => Ok(Revised {
+            Self::Operations(patch) => {
+                operate(&mut object, patch)?;
+                Ok(Revised {
                     object,
                     duplicates: Vec::new(),
-                }),
-                Err(error) => Err(inapplicable(&error)),
-            },
+                })
+            }
         }
     }
 }
 
+/// Carries out the operations, one after the other; the object is of no use when one fails.
+///
+/// # Errors
+/// 422 for an operation that does not fit, 413 for copies of copies.
+fn operate(object: &mut Value, patch: &Patch) -> Result<(), Status> {
+    let mut copied = 0;
+    for (index, operation) in patch.iter().enumerate() {
+        if let PatchOperation::Copy(copy) = operation {
+            let source = object.pointer(copy.from.as_str());
+            copied += source.map_or(0, |source| source.to_string().len());
+            if copied > MAX_COPIED {
+                return Err(Status::too_large(MAX_COPIED));
+            }
+        }
+        // Without the crate's own rollback, which panics on operations that cannot be undone; the object is a copy.
+        json_patch::patch_unsafe(object, std::slice::from_ref(operation))
+            .map_err(|error| inapplicable(index, &error))?;
+    }
+    Ok(())
+}
+
 /// 422 for a patch that does not fit the object, or whose test fails.
-fn inapplicable(error: &json_patch::PatchError) -> Status {
-    let reason = match error.kind {
-        PatchErrorKind::TestFailed => format!("testing value {} failed", error.path),
-        _ => error.to_string(),
+fn inapplicable(index: usize, error: &PatchError) -> Status {
+    let PatchError { path, kind, .. } = error;
+    let reason = match kind {
+        PatchErrorKind::TestFailed => format!("testing value {path} failed"),
+        kind => format!("operation {index} at {path}: {kind}"),
     };
     Status::unprocessable(format!(
         "the server rejected our request due to an error in our request: {reason}"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{create::refuse, get::json_response, request::VerbRequest};
+use super::{create::refuse, faults::judge, get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Invoke, Invoked, Resource, Status, StatusCause,
@@ -92,29 +92,8 @@ fn decode<R: Resource>(
         }
     }
     let report = subresource.schema.admit(&mut options);
-    let faults = duplicates
-        .iter()
-        .map(|path| format!("duplicate field {path:?}"));
-    let faults: Vec<_> = faults
-        .chain(
-            report
-                .unknown
-                .iter()
-                .map(|path| format!("unknown field {path:?}")),
-        )
-        .collect();
-    match validation {
-        FieldValidation::Strict if !faults.is_empty() => {
-            return Err(Status::bad_request(format!(
-                "strict decoding error: {}",
-                faults.join(", ")
-            )));
-        }
-        FieldValidation::Warn => faults
-            .into_iter()
-            .for_each(|fault| request.context.warn(fault)),
-        FieldValidation::Strict | FieldValidation::Ignore => {}
-    }
+    let kind = subresource.options.kind;
+    judge(request, kind, validation, &duplicates, &report.unknown)?;
     if !report.causes.is_empty() {
         let causes = report.causes.into_iter().map(StatusCause::from).collect();
         return Err(Status::invalid(

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::{create::check_type, get::json_response, request::VerbRequest};
+use super::{create::check_type, faults::judge, get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Definition, NotUpdated, Resource, Status, StatusCause, Update,
         body::value_response,
         negotiate::{Negotiated, Offer},
-        query::{FieldValidation, WriteOptions},
+        query::WriteOptions,
         resource::object_json,
     },
     schema::{Decoded, merge_equal_owners, validate_object_meta},
@@ -132,7 +132,8 @@ fn revised<R: Resource>(
     check_identity(definition, request, &old_json, &new_json)?;
     let schema = &definition.versions[request.version].schema;
     let unknown = schema.prune(&mut new_json);
-    report(request, options.field_validation, &duplicates, &unknown)?;
+    let validation = options.field_validation;
+    judge(request, definition.kind, validation, &duplicates, &unknown)?;
     keep(&old_json, &mut new_json);
     for uid in merge_equal_owners(&mut new_json) {
         request.context.warn(super::create::duplicate_owner(&uid));
@@ -233,34 +234,6 @@ fn keep(old: &Value, new: &mut Value) {
             Some(value) => metadata.insert(field.to_owned(), value.clone()),
             None => metadata.remove(field),
         };
-    }
-}
-
-/// Unknown and duplicate fields, dealt with as asked.
-fn report(
-    request: &VerbRequest,
-    validation: FieldValidation,
-    duplicates: &[String],
-    unknown: &[String],
-) -> Result<(), Status> {
-    let faults = duplicates
-        .iter()
-        .map(|path| format!("duplicate field {path:?}"));
-    let faults: Vec<_> = faults
-        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
-        .collect();
-    match validation {
-        FieldValidation::Strict if !faults.is_empty() => Err(Status::bad_request(format!(
-            "strict decoding error: {}",
-            faults.join(", ")
-        ))),
-        FieldValidation::Warn => {
-            faults
-                .into_iter()
-                .for_each(|fault| request.context.warn(fault));
-            Ok(())
-        }
-        FieldValidation::Strict | FieldValidation::Ignore => Ok(()),
     }
 }
 

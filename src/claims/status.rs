@@ -1,0 +1,127 @@
+//! What a claim's status says.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::validate::Refusal;
+use crate::{
+    api::{ClaimSandboxRef, NodeAddress, SandboxClaim, SandboxClaimStatus},
+    fleet::{Phase, Sandbox},
+};
+
+pub(super) const READY: &str = "Ready";
+pub(super) const FINISHED: &str = "Finished";
+
+/// A condition without its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said {
+    kind: &'static str,
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+/// The status of a claim that has `sandbox`.
+pub(super) fn bound(claim: &SandboxClaim, sandbox: &Sandbox, now: Timestamp) -> SandboxClaimStatus {
+    let finished = (sandbox.phase == Phase::Failed).then(|| Said {
+        kind: FINISHED,
+        status: "True",
+        reason: "PodFailed",
+        message: "the VM died".to_owned(),
+    });
+    SandboxClaimStatus {
+        conditions: conditions(claim, [Some(ready(sandbox)), finished], now),
+        sandbox: Some(ClaimSandboxRef {
+            name: Some(sandbox.name.to_string()),
+            pod_ips: pod_ip(sandbox).iter().map(IpAddr::to_string).collect(),
+        }),
+    }
+}
+
+/// The status of a claim that has no sandbox, for the reason that `refusal` says. The name of one that it had stays, if
+/// `keep_name`.
+pub(super) fn unbound(
+    claim: &SandboxClaim,
+    refusal: &Refusal,
+    keep_name: bool,
+    now: Timestamp,
+) -> SandboxClaimStatus {
+    let said = Said {
+        kind: READY,
+        status: "False",
+        reason: refusal.reason,
+        message: refusal.message.clone(),
+    };
+    let name = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.sandbox.as_ref()?.name.clone())
+        .filter(|_| keep_name);
+    SandboxClaimStatus {
+        conditions: conditions(claim, [Some(said), None], now),
+        sandbox: name.map(|name| ClaimSandboxRef {
+            name: Some(name),
+            pod_ips: Vec::new(),
+        }),
+    }
+}
+
+/// The condition of that type, as the claim has it now.
+pub(super) fn condition<'a>(claim: &'a SandboxClaim, kind: &str) -> Option<&'a Condition> {
+    let conditions = &claim.status.as_ref()?.conditions;
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// What is said now, beside the conditions that are others' to say. A claim that has finished stays so.
+fn conditions(claim: &SandboxClaim, said: [Option<Said>; 2], now: Timestamp) -> Vec<Condition> {
+    let own: Vec<_> = said.into_iter().flatten().collect();
+    let known = claim.status.as_ref().map_or(&[][..], |s| &s.conditions);
+    let others = known
+        .iter()
+        .filter(|known| own.iter().all(|said| said.kind != known.type_));
+    let own = own.iter().map(|said| {
+        let since = condition(claim, said.kind).filter(|known| known.status == said.status);
+        Condition {
+            type_: said.kind.to_owned(),
+            status: said.status.to_owned(),
+            reason: said.reason.to_owned(),
+            message: said.message.clone(),
+            observed_generation: claim.metadata.generation,
+            last_transition_time: since
+                .map_or(Time(now), |known| known.last_transition_time.clone()),
+        }
+    });
+    own.chain(others.cloned()).collect()
+}
+
+/// Ready, as the Sandbox itself shows it.
+fn ready(sandbox: &Sandbox) -> Said {
+    let (status, reason, message) = match sandbox.phase {
+        Phase::Expired => ("False", "SandboxExpired", "the lease is over"),
+        _ if sandbox.node_lost => ("Unknown", "NodeLost", "the node has not been heard of"),
+        Phase::Running => ("True", "DependenciesReady", "the sandbox runs"),
+        Phase::Paused => ("False", "SandboxSuspended", "the sandbox is paused"),
+        Phase::Archived => ("False", "SandboxSuspended", "the sandbox is archived"),
+        Phase::Failed => ("False", "PodFailed", "the VM died"),
+        Phase::Unknown => (
+            "Unknown",
+            "PhaseUnknown",
+            "the node reports an unknown phase",
+        ),
+    };
+    Said {
+        kind: READY,
+        status,
+        reason,
+        message: message.to_owned(),
+    }
+}
+
+/// The host of the sandbox's own address, else of its node's, if it is an IP.
+fn pod_ip(sandbox: &Sandbox) -> Option<IpAddr> {
+    let address = sandbox.address.as_str();
+    let own = address.parse::<NodeAddress>().ok().and_then(|a| a.ip());
+    own.or_else(|| address.parse().ok()).or(sandbox.node_ip)
+}

@@ -1,0 +1,319 @@
+//! The state that an agent tells, and its changes in order.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{
+    Listener, NodeState, Row,
+    wire::{Message, Part, PartOf},
+};
+use crate::{
+    api::{ClaimId, UserRecord},
+    meta::UnixTime,
+};
+
+/// Listeners at once: the replicas of the server, with room for those that are being replaced.
+const MAX_LISTENERS: usize = 16;
+/// Bytes and lines of changes that listeners may lag behind.
+const MAX_LOG_BYTES: usize = 8 << 20;
+const MAX_LOG_LINES: usize = 16_384;
+
+/// What a node's agent knows, to be told to every listener. A clone is the same one.
+#[derive(Clone)]
+pub struct Board(Arc<Shared>);
+
+/// A look at the daemon that has begun.
+#[derive(Debug)]
+pub struct Poll(u64);
+
+/// Everything as it is now.
+#[derive(Clone, Debug)]
+pub struct Current {
+    /// The daemon's rows, by id.
+    pub rows: Vec<Row>,
+    /// What the daemon says of itself.
+    pub node: NodeState,
+    /// When the daemon was last read.
+    pub observed_at: UnixTime,
+}
+
+pub(super) struct Shared {
+    pub(super) epoch: u64,
+    polls_begun: AtomicU64,
+    // Held for one merge or one copy of pointers, never over an await.
+    state: Mutex<State>,
+    pub(super) progress: watch::Sender<Progress>,
+    wanted: Notify,
+    listeners: Arc<Semaphore>,
+}
+
+/// What listeners wait for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// The last change.
+    pub(super) seq: u64,
+    /// The last look at the daemon that was answered.
+    pub(super) polled: u64,
+    pub(super) daemon_answers: bool,
+    pub(super) closed: bool,
+}
+
+struct State {
+    seq: u64,
+    entries: BTreeMap<ClaimId, Entry>,
+    node: NodeState,
+    observed_at: Option<UnixTime>,
+    /// The lines of the last changes; the newest is `seq`.
+    log: VecDeque<Bytes>,
+    log_bytes: usize,
+}
+
+struct Entry {
+    row: Row,
+    user: Option<Arc<UserRecord>>,
+    /// The sandbox as a part, for the snapshots to come.
+    part: Bytes,
+}
+
+/// A snapshot's lines, and the change that they include.
+pub(super) struct Snapshot {
+    pub(super) seq: u64,
+    pub(super) parts: Vec<Bytes>,
+    pub(super) sandboxes: usize,
+}
+
+impl Board {
+    /// A board of a new epoch, on which nothing is known.
+    pub fn new() -> Self {
+        let progress = Progress {
+            seq: 0,
+            polled: 0,
+            daemon_answers: false,
+            closed: false,
+        };
+        Self(Arc::new(Shared {
+            // 53 bits, so that readers who keep numbers as floats can tell epochs apart as well.
+            epoch: rand::random::<u64>() >> 11,
+            polls_begun: AtomicU64::new(0),
+            state: Mutex::new(State {
+                seq: 0,
+                entries: BTreeMap::new(),
+                node: NodeState::default(),
+                observed_at: None,
+                log: VecDeque::new(),
+                log_bytes: 0,
+            }),
+            progress: watch::Sender::new(progress),
+            wanted: Notify::new(),
+            listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
+        }))
+    }
+
+    /// To be called before the daemon is asked. One at a time.
+    pub fn poll_begins(&self) -> Poll {
+        Poll(self.0.polls_begun.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// Takes over what the daemon answered: all its sandboxes. `user_of` gives what is kept for a sandbox's user; it is
+    /// called while the board is locked, so that [`Board::user_changed`] cannot be overtaken.
+    pub fn polled(
+        &self,
+        poll: &Poll,
+        rows: Vec<Row>,
+        node: NodeState,
+        observed_at: UnixTime,
+        user_of: impl Fn(&ClaimId) -> Option<Arc<UserRecord>>,
+    ) {
+        let mut state = self.0.state.lock();
+        let mut before = std::mem::take(&mut state.entries);
+        for row in rows {
+            let (known, user) = (before.remove(&row.id), user_of(&row.id));
+            state.list(known, row, user);
+        }
+        for id in before.into_keys() {
+            state.record(&encode(&Part::Removed(id)));
+        }
+        if state.node != node {
+            state.record(&encode(&Part::Node(node.clone())));
+            state.node = node;
+        }
+        state.observed_at = Some(observed_at);
+        self.0.tell(&state, |progress| {
+            progress.polled = poll.0;
+            progress.daemon_answers = true;
+        });
+    }
+
+    /// Notes that the daemon did not answer: what it has is told as it was.
+    pub fn poll_failed(&self) {
+        let state = self.0.state.lock();
+        self.0
+            .tell(&state, |progress| progress.daemon_answers = false);
+    }
+
+    /// Takes over what is kept for a sandbox's user from now on. One that the daemon has not listed yet waits for its row.
+    pub fn user_changed(
+        &self,
+        claim: &ClaimId,
+        user_of: impl Fn(&ClaimId) -> Option<Arc<UserRecord>>,
+    ) {
+        let mut state = self.0.state.lock();
+        let Some(known) = state.entries.remove(claim) else {
+            return;
+        };
+        let (row, user) = (known.row.clone(), user_of(claim));
+        state.list(Some(known), row, user);
+        self.0.tell(&state, |_| {});
+    }
+
+    /// Everything as it is now; `None` before the daemon's first answer.
+    pub fn current(&self) -> Option<Current> {
+        let state = self.0.state.lock();
+        Some(Current {
+            observed_at: state.observed_at?,
+            rows: state
+                .entries
+                .values()
+                .map(|entry| entry.row.clone())
+                .collect(),
+            node: state.node.clone(),
+        })
+    }
+
+    /// The number of changes so far: equal numbers, equal [`Board::current`] but for its time.
+    pub fn seq(&self) -> u64 {
+        self.0.progress.borrow().seq
+    }
+
+    /// Whether the daemon answered the last time.
+    pub fn daemon_answers(&self) -> bool {
+        self.0.progress.borrow().daemon_answers
+    }
+
+    /// How many listen.
+    pub fn listeners(&self) -> usize {
+        MAX_LISTENERS - self.0.listeners.available_permits()
+    }
+
+    /// Returns when a new listener waits for a look at the daemon.
+    pub async fn poll_wanted(&self) {
+        self.0.wanted.notified().await;
+    }
+
+    /// A new listener; `None` when there are too many.
+    pub fn listen(&self) -> Option<Listener> {
+        let place = self.0.listeners.clone().try_acquire_owned().ok()?;
+        // A look that is under way began before the question.
+        let after = self.0.polls_begun.load(Ordering::SeqCst);
+        self.0.wanted.notify_one();
+        Some(Listener::new(self.0.clone(), place, after))
+    }
+
+    /// Ends every listener, now and from now on.
+    pub fn close(&self) {
+        self.0
+            .progress
+            .send_modify(|progress| progress.closed = true);
+    }
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A listener's place among the few that there are.
+pub(super) type Place = OwnedSemaphorePermit;
+
+impl Shared {
+    fn tell(&self, state: &State, change: impl FnOnce(&mut Progress)) {
+        self.progress.send_if_modified(|progress| {
+            let before = (progress.seq, progress.polled, progress.daemon_answers);
+            progress.seq = state.seq;
+            change(progress);
+            before != (progress.seq, progress.polled, progress.daemon_answers)
+        });
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let state = self.state.lock();
+        let node = encode(&Part::Node(state.node.clone()));
+        let sandboxes = state.entries.values().map(|entry| entry.part.clone());
+        Snapshot {
+            seq: state.seq,
+            parts: std::iter::once(node).chain(sandboxes).collect(),
+            sandboxes: state.entries.len(),
+        }
+    }
+
+    /// The changes from number `next` on, as many as fit in `room` bytes but at least one; `None` when some of them are gone.
+    pub(super) fn changes(&self, next: u64, room: usize) -> Option<Vec<Bytes>> {
+        let state = self.state.lock();
+        let missing = usize::try_from(state.seq + 1 - next).ok()?;
+        let from = state.log.len().checked_sub(missing)?;
+        let mut bytes = 0;
+        let fits = |line: &&Bytes| {
+            let first = bytes == 0;
+            bytes += line.len();
+            first || bytes <= room
+        };
+        Some(state.log.range(from..).take_while(fits).cloned().collect())
+    }
+}
+
+impl State {
+    /// Puts a sandbox on the board, and records it unless it is as it was.
+    fn list(&mut self, known: Option<Entry>, row: Row, user: Option<Arc<UserRecord>>) {
+        let id = row.id.clone();
+        let entry = match known {
+            Some(known) if known.row == row && known.user == user => known,
+            _ => {
+                let part = encode(&PartOf::Sandbox {
+                    row: &row,
+                    user: user.as_deref(),
+                });
+                self.record(&part);
+                Entry { row, user, part }
+            }
+        };
+        self.entries.insert(id, entry);
+    }
+
+    fn record(&mut self, part: &Bytes) {
+        self.seq += 1;
+        let head = format!(r#"{{"change":{{"seq":{},"part":"#, self.seq);
+        let line = Bytes::from([head.as_bytes(), part, b"}}\n"].concat());
+        self.log_bytes += line.len();
+        self.log.push_back(line);
+        while self.log_bytes > MAX_LOG_BYTES || self.log.len() > MAX_LOG_LINES {
+            let Some(oldest) = self.log.pop_front() else {
+                return;
+            };
+            self.log_bytes -= oldest.len();
+        }
+    }
+}
+
+fn encode(part: &impl Serialize) -> Bytes {
+    serde_json::to_vec(part)
+        .expect("strings, numbers, and texts that were read as JSON")
+        .into()
+}
+
+/// The line of a message.
+pub(super) fn line(message: &Message) -> Bytes {
+    let mut json = serde_json::to_vec(message).expect("strings and numbers");
+    json.push(b'\n');
+    json.into()
+}

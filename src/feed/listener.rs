@@ -1,0 +1,280 @@
+//! One listener's stream: the snapshot, then the changes, and a sign of life when there are none.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    board::{Place, Progress, Shared, line},
+    wire::Message,
+};
+
+/// Longest silence of a feed. A listener takes ten seconds for the end.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+/// Bytes that are handed over at once.
+const CHUNK: usize = 32 << 10;
+
+/// The listener did not keep up, and changes it has not seen are gone. Its stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the listener is too slow for the changes")]
+pub struct Overtaken;
+
+/// One listener's stream.
+pub struct Listener {
+    board: Arc<Shared>,
+    progress: watch::Receiver<Progress>,
+    heartbeat_at: Instant,
+    stage: Stage,
+    /// What the listener was last told of the daemon.
+    told_answers: Option<bool>,
+    _place: Place,
+}
+
+enum Stage {
+    /// Nothing was said.
+    Greeting { after: u64 },
+    /// A look at the daemon that is later than `after` is awaited.
+    Awaiting { after: u64 },
+    /// The snapshot is on its way; its end and what follows it are `seq` and later.
+    Telling {
+        parts: std::vec::IntoIter<Bytes>,
+        sandboxes: usize,
+        seq: u64,
+    },
+    /// The next change is `next`.
+    Following { next: u64 },
+}
+
+impl Listener {
+    pub(super) fn new(board: Arc<Shared>, place: Place, after: u64) -> Self {
+        Self {
+            progress: board.progress.subscribe(),
+            board,
+            heartbeat_at: Instant::now() + HEARTBEAT,
+            stage: Stage::Greeting { after },
+            told_answers: None,
+            _place: place,
+        }
+    }
+
+    /// The stream as the body of an answer. It ends with the board, and with an error when the listener is too slow.
+    pub fn into_body(self) -> impl http_body::Body<Data = Bytes, Error = Overtaken> + Send {
+        StreamBody::new(futures::stream::unfold(Some(self), async |listener| {
+            let mut listener = listener?;
+            match listener.next().await? {
+                Ok(lines) => Some((Ok(Frame::data(lines)), Some(listener))),
+                Err(overtaken) => Some((Err(overtaken), None)),
+            }
+        }))
+    }
+
+    /// The next lines; `None` when the board is closed.
+    pub async fn next(&mut self) -> Option<Result<Bytes, Overtaken>> {
+        loop {
+            let progress = *self.progress.borrow_and_update();
+            if progress.closed {
+                return None;
+            }
+            if let Some(said) = self.say(progress) {
+                self.heartbeat_at = Instant::now() + HEARTBEAT;
+                return Some(said);
+            }
+            match timeout_at(self.heartbeat_at, self.progress.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return None,
+                Err(_) => self.told_answers = None,
+            }
+        }
+    }
+
+    /// What there is to say now.
+    fn say(&mut self, progress: Progress) -> Option<Result<Bytes, Overtaken>> {
+        match &mut self.stage {
+            Stage::Greeting { after } => {
+                let hello = Message::Hello {
+                    epoch: self.board.epoch,
+                    seq: progress.seq,
+                };
+                self.stage = Stage::Awaiting { after: *after };
+                Some(Ok(line(&hello)))
+            }
+            Stage::Awaiting { after } if progress.polled > *after => {
+                let snapshot = self.board.snapshot();
+                self.stage = Stage::Telling {
+                    parts: snapshot.parts.into_iter(),
+                    sandboxes: snapshot.sandboxes,
+                    seq: snapshot.seq,
+                };
+                self.say(progress)
+            }
+            Stage::Awaiting { .. } => self.heartbeat(progress.seq, progress).map(Ok),
+            Stage::Telling {
+                parts,
+                sandboxes,
+                seq,
+            } => {
+                let (lines, seq, sandboxes) = (chunk(parts), *seq, *sandboxes);
+                if !lines.is_empty() {
+                    return Some(Ok(lines));
+                }
+                self.stage = Stage::Following { next: seq + 1 };
+                Some(Ok(line(&Message::SnapshotEnd { seq, sandboxes })))
+            }
+            Stage::Following { next } if progress.seq >= *next => {
+                let Some(lines) = self.board.changes(*next, CHUNK) else {
+                    return Some(Err(Overtaken));
+                };
+                *next += lines.len() as u64;
+                Some(Ok(lines.concat().into()))
+            }
+            Stage::Following { next } => {
+                let seq = *next - 1;
+                self.heartbeat(seq, progress).map(Ok)
+            }
+        }
+    }
+
+    /// A heartbeat, if one is due or what it says of the daemon is new.
+    fn heartbeat(&mut self, seq: u64, progress: Progress) -> Option<Bytes> {
+        let daemon_answers = progress.daemon_answers;
+        if self.told_answers.replace(daemon_answers) == Some(daemon_answers) {
+            return None;
+        }
+        Some(line(&Message::Heartbeat {
+            seq,
+            daemon_answers,
+        }))
+    }
+}
+
+/// The next parts as lines, about [`CHUNK`] bytes of them; empty at the end.
+fn chunk(parts: &mut std::vec::IntoIter<Bytes>) -> Bytes {
+    let mut lines = BytesMut::new();
+    while lines.len() < CHUNK {
+        let Some(part) = parts.next() else { break };
+        lines.extend_from_slice(br#"{"part":"#);
+        lines.extend_from_slice(&part);
+        lines.extend_from_slice(b"}\n");
+    }
+    lines.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        api::PoolKey,
+        feed::{Board, NodeState, Row, State},
+        meta::UnixTime,
+    };
+
+    fn mk_row(id: &str, seconds: i64) -> Row {
+        Row {
+            id: id.into(),
+            claim_ref: "".into(),
+            state: State::Running,
+            deadline: Some(UnixTime::from_secs(seconds)),
+            claimed_at: None,
+            pool: PoolKey {
+                template: "t".into(),
+                net: "none".into(),
+                size: "small".into(),
+            },
+            from_checkpoint: None,
+            metadata: Default::default(),
+        }
+    }
+
+    fn poll(board: &Board, rows: Vec<Row>) {
+        let poll = board.poll_begins();
+        board.polled(
+            &poll,
+            rows,
+            NodeState::default(),
+            UnixTime::from_secs(0),
+            |_| None,
+        );
+    }
+
+    /// The kinds of the lines that are said next: the first word of each.
+    async fn said(listener: &mut Listener) -> String {
+        let lines = listener.next().await.unwrap().unwrap();
+        let text = String::from_utf8(lines.to_vec()).unwrap();
+        let kind = |line: &str| line.split('"').nth(1).unwrap_or_default().to_owned();
+        text.lines().map(kind).collect::<Vec<_>>().join(" ")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_snapshot_waits_for_a_look_that_began_after_the_question() {
+        let board = Board::new();
+        poll(&board, vec![mk_row("sb_1", 1)]);
+        let under_way = board.poll_begins();
+        let mut listener = board.listen().unwrap();
+        assert_eq!(said(&mut listener).await, "hello");
+        assert_eq!(said(&mut listener).await, "heartbeat");
+        board.polled(
+            &under_way,
+            vec![],
+            NodeState::default(),
+            UnixTime::from_secs(0),
+            |_| None,
+        );
+        let early = tokio::time::timeout(HEARTBEAT / 2, listener.next()).await;
+        assert!(early.is_err(), "{early:?}");
+        poll(&board, vec![mk_row("sb_1", 1), mk_row("sb_2", 1)]);
+        assert_eq!(said(&mut listener).await, "part part part");
+        assert_eq!(said(&mut listener).await, "snapshotEnd");
+        poll(&board, vec![mk_row("sb_1", 2), mk_row("sb_2", 1)]);
+        assert_eq!(said(&mut listener).await, "change");
+        assert_eq!(said(&mut listener).await, "heartbeat");
+        poll(&board, vec![mk_row("sb_1", 2), mk_row("sb_2", 1)]);
+        let silence = tokio::time::timeout(HEARTBEAT / 2, listener.next()).await;
+        assert!(
+            silence.is_err(),
+            "what is as it was is no change: {silence:?}"
+        );
+        board.poll_failed();
+        assert_eq!(said(&mut listener).await, "heartbeat");
+        board.close();
+        assert!(listener.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_that_the_changes_overtake_is_cut() {
+        let board = Board::new();
+        let (mut slow, mut fast) = (board.listen().unwrap(), board.listen().unwrap());
+        poll(&board, vec![]);
+        for listener in [&mut slow, &mut fast] {
+            while said(listener).await != "snapshotEnd" {}
+        }
+        for n in 0..20_000 {
+            poll(&board, vec![mk_row("sb_1", n)]);
+            if n % 100 == 0 {
+                assert!(fast.next().await.unwrap().is_ok());
+            }
+        }
+        while let Some(said) = slow.next().await {
+            match said {
+                Ok(lines) => assert!(lines.starts_with(b"{\"heartbeat\""), "{lines:?}"),
+                Err(Overtaken) => return,
+            }
+        }
+        panic!("the feed ended in order");
+    }
+
+    #[tokio::test]
+    async fn listeners_are_few_and_leave_their_place() {
+        let board = Board::new();
+        let mut listeners: Vec<_> = std::iter::from_fn(|| board.listen()).take(100).collect();
+        assert_eq!(board.listeners(), listeners.len());
+        assert!(board.listen().is_none());
+        listeners.pop();
+        assert!(board.listen().is_some());
+    }
+}

@@ -1,0 +1,32 @@
+//! A node's live change feed: what goes over the wire, the agent's end, and the server's end.
+//!
+//! One HTTP/2 response of JSON lines for each listener: `hello` with the agent's epoch, the whole state in `part`s up to
+//! `snapshotEnd`, then `change`s with consecutive numbers, and a `heartbeat` whenever nothing else was said for three seconds.
+//! Decided here:
+//!
+//! - A snapshot is made of a look at the daemon that began after the listener asked. Whoever merges it may take absence from
+//!   it at its word, since nothing that was done before the question can be missing.
+//! - Nothing is resumed. A gap, a new epoch or a broken connection means a new connection, and that begins with a snapshot:
+//!   200 bytes a sandbox against a second way to be wrong.
+//! - Changes wait in one ring for all listeners, bounded in bytes. A listener that the ring overtakes is cut.
+//! - A heartbeat says whether the daemon answers. An agent that lives beside a dead daemon keeps no node fresh.
+//! - The agent's certificate is self-made. It is known by its SHA-256, and by nothing else: names and dates mean nothing.
+
+mod backoff;
+mod board;
+mod client;
+mod credential;
+mod error;
+mod lines;
+mod listener;
+mod pin;
+mod wire;
+
+pub use backoff::Backoff;
+pub use board::{Board, Current, Poll};
+pub use client::{Agent, Connection, Listening, Objects};
+pub use credential::Credential;
+pub use error::{Error, Result};
+pub use listener::{Listener, Overtaken};
+pub use pin::CertificatePin;
+pub use wire::{Event, NodeState, Pool, Row, Sandbox, State};

@@ -1,0 +1,117 @@
+//! The agent as a whole.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Identity, Inventories, NodeMetrics, Objects, Options, Result, daemon::Reader,
+    publish::Publisher, server::Server,
+};
+use crate::{
+    api::NodeAddress,
+    auth::{Authenticator, Authorizer},
+    feed::Board,
+    sandboxd::Client,
+    serving::{self, ServeOptions, ServingMetrics, Transport},
+    telemetry::{Metrics, Readiness, Tasks},
+};
+
+/// Connections: a few servers, the kubelet's probes, a scraper.
+const MAX_CONNECTIONS: usize = 256;
+/// Time for what is in flight at the end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// What an agent is made of.
+pub struct Agent {
+    /// Who it is.
+    pub identity: Identity,
+    /// The way to the daemon.
+    pub daemon: Client,
+    /// Where it reaches the daemon.
+    pub daemon_address: NodeAddress,
+    /// What it keeps for users.
+    pub objects: Objects,
+    /// Where it publishes.
+    pub inventories: Inventories,
+    /// Who its callers are.
+    pub authenticator: Authenticator,
+    /// What they may.
+    pub authorizer: Authorizer,
+    /// How often it looks and publishes.
+    pub options: Options,
+    /// What it counts; the objects count here too.
+    pub counters: NodeMetrics,
+}
+
+impl Agent {
+    /// Reads, publishes and serves on `listener` until `shutdown`; then feeds end and what is in flight is finished.
+    ///
+    /// # Errors
+    /// [`Error::Certificate`](super::Error::Certificate) when its identity cannot be used. Nothing after the start is one.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        metrics: Metrics,
+        shutdown: CancellationToken,
+    ) -> Result<()> {
+        let tls = self.identity.tls()?;
+        let (board, readiness) = (Board::new(), Readiness::new());
+        let mut tasks = Tasks::new(shutdown.clone());
+        tasks.spawn(
+            "reader",
+            Reader {
+                client: self.daemon,
+                address: self.daemon_address,
+                board: board.clone(),
+                objects: self.objects.clone(),
+                options: self.options.clone(),
+                metrics: self.counters.clone(),
+                check: readiness.check("daemon"),
+            }
+            .run(),
+        );
+        tasks.spawn(
+            "publisher",
+            Publisher {
+                inventories: self.inventories,
+                identity: self.identity.clone(),
+                board: board.clone(),
+                options: self.options,
+                metrics: self.counters,
+            }
+            .run(),
+        );
+        let options = ServeOptions {
+            max_connections: MAX_CONNECTIONS,
+            drain_timeout: DRAIN,
+            metrics: ServingMetrics::register(&metrics),
+            ..ServeOptions::default()
+        };
+        let server = Arc::new(Server {
+            node: self.identity.node,
+            board: board.clone(),
+            objects: self.objects,
+            authenticator: self.authenticator,
+            authorizer: self.authorizer,
+            readiness: readiness.clone(),
+            metrics,
+        });
+        let app = move |connection, request| server.clone().handle(connection, request);
+        let ending = async {
+            shutdown.cancelled().await;
+            readiness.shutting_down();
+            board.close();
+        };
+        let serving = serving::run(
+            listener,
+            Transport::Tls(tls),
+            app,
+            options,
+            shutdown.clone(),
+        );
+        tokio::join!(serving, ending);
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! The daemon beside the agent, read again and again.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+
+use super::{NodeMetrics, Objects, Options};
+use crate::{
+    api::{ClaimId, NodeAddress},
+    feed::{Board, NodeState, Pool, Row, State},
+    meta::UnixTime,
+    sandboxd::{self, Client, Info, SandboxRow},
+    telemetry::Check,
+};
+
+/// A new listener makes the next look come at once, but not sooner than this after the last.
+const WANTED_APART: Duration = Duration::from_millis(25);
+/// A look may take one part in so many of the time.
+const POLL_SHARE: u32 = 10;
+/// Longest pause while somebody listens, however long a look takes.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Pause after a failed look.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reads the daemon and tells the board.
+pub(super) struct Reader {
+    pub(super) client: Client,
+    pub(super) address: NodeAddress,
+    pub(super) board: Board,
+    pub(super) objects: Objects,
+    pub(super) options: Options,
+    pub(super) metrics: NodeMetrics,
+    /// Passes while the daemon answers.
+    pub(super) check: Check,
+}
+
+impl Reader {
+    /// Never ends.
+    pub(super) async fn run(self) {
+        let mut answered = true;
+        loop {
+            let began = Instant::now();
+            let outcome = self.look().await;
+            let took = began.elapsed();
+            self.metrics.polled(took, outcome.is_ok());
+            self.metrics.listeners(self.board.listeners());
+            self.report(&outcome, &mut answered);
+            let pause = pause(&self.options, self.board.listeners(), took, answered);
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.board.poll_wanted() => sleep(WANTED_APART).await,
+            }
+        }
+    }
+
+    async fn look(&self) -> sandboxd::Result<()> {
+        let poll = self.board.poll_begins();
+        let node = self.client.node(&self.address, self.options.poll_within);
+        let (rows, info) = tokio::try_join!(node.sandboxes(), node.info())?;
+        let listed: HashSet<ClaimId> = rows.iter().map(|row| row.id.clone()).collect();
+        let rows = rows.into_iter().map(row).collect();
+        let user_of = |claim: &ClaimId| self.objects.get(claim);
+        let observed_at = UnixTime::now();
+        self.board
+            .polled(&poll, rows, node_state(info), observed_at, user_of);
+        let swept = self
+            .objects
+            .sweep(&listed, self.options.keep_absent, Instant::now());
+        if let Err(error) = swept.await {
+            tracing::error!(%error, "objects of sandboxes that are gone cannot be forgotten");
+        }
+        Ok(())
+    }
+
+    fn report(&self, outcome: &sandboxd::Result<()>, answered: &mut bool) {
+        let before = std::mem::replace(answered, outcome.is_ok());
+        match outcome {
+            Ok(()) => {
+                self.check.pass();
+                if !before {
+                    tracing::info!("the daemon answers again");
+                }
+            }
+            Err(error) => {
+                self.board.poll_failed();
+                self.check.fail(error.to_string());
+                if before {
+                    let error = error as &dyn std::error::Error;
+                    tracing::warn!(
+                        error,
+                        "the daemon does not answer: what it has stays as it was"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn pause(options: &Options, listeners: usize, took: Duration, answered: bool) -> Duration {
+    let apart = match listeners {
+        0 => options.idle_poll_apart,
+        _ => options.poll_apart,
+    };
+    let share = (took * (POLL_SHARE - 1)).min(MAX_PAUSE);
+    let failed = if answered {
+        Duration::ZERO
+    } else {
+        FAILED_PAUSE
+    };
+    apart.max(share).max(failed)
+}
+
+fn row(row: SandboxRow) -> Row {
+    let state = match &row {
+        row if row.failed.is_some() => State::Failed,
+        row if row.archived => State::Archived,
+        row if row.hibernated => State::Hibernated,
+        _ => State::Running,
+    };
+    Row {
+        id: row.id,
+        claim_ref: row.claim_ref,
+        state,
+        deadline: row.deadline,
+        claimed_at: row.claimed_at,
+        pool: row.key,
+        from_checkpoint: row.from_checkpoint.map(|id| id.as_str().into()),
+        metadata: row.metadata,
+    }
+}
+
+/// A node that is full has nothing warm, whatever its pools hold.
+fn node_state(info: Info) -> NodeState {
+    let is_full = info.at_capacity;
+    let mut pools: Vec<Pool> = info
+        .pools
+        .into_iter()
+        .map(|pool| Pool {
+            key: pool.key,
+            warm: if is_full { 0 } else { pool.warm },
+            target: pool.target,
+        })
+        .collect();
+    pools.sort_by(|one, other| one.key.cmp(&other.key));
+    NodeState {
+        pools,
+        draining: info.draining,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn pauses(listeners: usize, took_ms: u64, answered: bool, expected_ms: u64) {
+        let took = Duration::from_millis(took_ms);
+        let found = pause(&Options::default(), listeners, took, answered);
+        assert_eq!(found, Duration::from_millis(expected_ms));
+    }
+
+    #[test]
+    fn the_daemon_is_read_as_often_as_somebody_listens_and_as_it_is_cheap() {
+        pauses(0, 1, true, 10_000);
+        pauses(1, 1, true, 250);
+        pauses(1, 100, true, 900);
+        pauses(1, 4_000, true, 5_000);
+        pauses(1, 1, false, 1_000);
+    }
+}

@@ -1,0 +1,405 @@
+//! The engine against simulated nodes, over real sockets.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    WarmPoolMetrics,
+    engine::{Engine, Intent},
+    ledger::{Ledger, Written},
+    plan::Demand,
+};
+use crate::{
+    api::{NodeAddress, NodeInventory, PoolKey, Token},
+    fleet::{Fleet, HealthLimits, Now, Pool, Report},
+    meta::{ResourceVersion, UnixTime},
+    sandboxd::{Client, ClientOptions, TokenSource},
+    sim::{self, Fault, FaultKind, Handle},
+    store::Limits,
+};
+
+/// Generous: other builds may share the machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Bench {
+    sim: sim::Fleet,
+    fleet: Arc<Fleet>,
+    engine: Engine,
+    intent: Intent,
+    saves: usize,
+    /// The most that all nodes together were ever told to keep, by key.
+    most: BTreeMap<PoolKey, u32>,
+}
+
+fn mk_key(template: &str) -> PoolKey {
+    PoolKey {
+        template: template.into(),
+        net: "none".into(),
+        size: "small".into(),
+    }
+}
+
+fn mk_demand(template: &str, replicas: u32) -> Demand {
+    Demand {
+        key: mk_key(template),
+        replicas,
+        node_selector: BTreeMap::new(),
+    }
+}
+
+fn mk_daemons() -> Client {
+    let token = TokenSource::Fixed(Token::from("sim".to_owned()));
+    let ca_file = None;
+    Client::new(ClientOptions { token, ca_file }).unwrap()
+}
+
+impl Bench {
+    async fn new(nodes: usize, pools: &[&str]) -> Self {
+        Self::with(nodes, pools, Written::new(), false).await
+    }
+
+    async fn with(nodes: usize, pools: &[&str], written: Written, takeover: bool) -> Self {
+        let sim = sim::Fleet::start(sim::Options {
+            nodes,
+            pools: pools.iter().map(|template| mk_key(template)).collect(),
+            warm: 2,
+            latency: sim::Latency {
+                refill: Duration::from_millis(20),
+                ..sim::Latency::default()
+            },
+            ..sim::Options::default()
+        });
+        let sim = sim.await.unwrap();
+        let start = ResourceVersion::first_of_epoch(1).unwrap();
+        let fleet = Arc::new(Fleet::new(
+            start,
+            Limits::default(),
+            HealthLimits::default(),
+        ));
+        let engine = Engine::new(
+            fleet.clone(),
+            mk_daemons(),
+            Ledger::new(written, takeover),
+            WarmPoolMetrics::default(),
+        );
+        let bench = Self {
+            sim,
+            fleet,
+            engine,
+            intent: Intent::default(),
+            saves: 0,
+            most: BTreeMap::new(),
+        };
+        (0..nodes).for_each(|index| bench.publish(index));
+        bench
+    }
+
+    fn node(&self, index: usize) -> &Handle {
+        &self.sim.nodes()[index]
+    }
+
+    /// As if the node's inventory had come in.
+    fn publish(&self, index: usize) {
+        let NodeInventory { address, pools, .. } = self.node(index).inventory();
+        let pool = |pool: crate::api::InventoryPool| Pool {
+            key: PoolKey {
+                template: pool.template.into(),
+                net: pool.net.into(),
+                size: pool.size.into(),
+            },
+            warm: pool.warm as u32,
+            target: pool.target as u32,
+        };
+        let report = Report {
+            address: address.parse::<NodeAddress>().ok(),
+            rows: Vec::new(),
+            pools: Some(pools.into_iter().map(pool).collect()),
+            complete: true,
+            published_since: UnixTime::from_secs(0),
+        };
+        let name = self.node(index).name();
+        self.fleet.publish(name, &report, true, false, Now::read());
+    }
+
+    fn want(&mut self, demands: &[Demand]) {
+        self.intent.demands = demands.to_vec();
+    }
+
+    /// One turn of the driver's loop.
+    async fn turn(&mut self) {
+        if let Some(written) = self.engine.advance(&self.intent) {
+            self.saves += 1;
+            self.engine.ledger.recorded(Some(written));
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(20), self.engine.next()).await;
+        for demand in self.intent.demands.clone() {
+            let told = self.total(&demand.key.template);
+            let most = self.most.entry(demand.key).or_default();
+            *most = told.max(*most);
+        }
+    }
+
+    /// Drives until the nodes keep these numbers of VMs.
+    #[track_caller]
+    fn until<'a>(
+        &'a mut self,
+        template: &'a str,
+        expected: &'a [u32],
+    ) -> impl Future<Output = ()> + 'a {
+        let caller = std::panic::Location::caller();
+        async move {
+            let deadline = Instant::now() + PATIENCE;
+            loop {
+                self.turn().await;
+                let mut warm: Vec<_> = self
+                    .sim
+                    .nodes()
+                    .iter()
+                    .map(|node| node.warm(&mk_key(template)))
+                    .collect();
+                // Which node gets the odd VM is the planner's affair.
+                warm.sort_unstable();
+                if warm == expected {
+                    return;
+                }
+                assert!(
+                    Instant::now() < deadline,
+                    "{caller}: warm are {warm:?}, not {expected:?}"
+                );
+            }
+        }
+    }
+
+    async fn turns(&mut self, n: usize) {
+        for _ in 0..n {
+            self.turn().await;
+        }
+    }
+
+    /// What all nodes together are told to keep.
+    fn total(&self, template: &str) -> u32 {
+        let targets = self
+            .sim
+            .nodes()
+            .iter()
+            .map(|node| self.target(node, template));
+        targets.sum()
+    }
+
+    fn target(&self, node: &Handle, template: &str) -> u32 {
+        let pools = node.inventory().pools;
+        let pool = pools.iter().find(|pool| pool.template == template);
+        pool.map_or(0, |pool| pool.target as u32)
+    }
+
+    fn puts(&self, index: usize) -> usize {
+        let log = self.node(index).log();
+        log.iter().filter(|request| request.method == "PUT").count()
+    }
+}
+
+#[tokio::test]
+async fn a_pool_is_spread_with_one_put_a_node_and_then_it_is_quiet() {
+    let mut bench = Bench::new(3, &[]).await;
+    bench.want(&[mk_demand("a", 31)]);
+    bench.until("a", &[10, 10, 11]).await;
+    bench.turns(40).await;
+    assert_eq!([0, 1, 2].map(|index| bench.puts(index)), [1, 1, 1]);
+    assert_eq!(bench.saves, 1);
+    bench.want(&[mk_demand("a", 61)]);
+    bench.until("a", &[20, 20, 21]).await;
+    assert_eq!([0, 1, 2].map(|index| bench.puts(index)), [2, 2, 2]);
+    bench.want(&[]);
+    bench.until("a", &[0, 0, 0]).await;
+    assert!(bench.node(0).inventory().pools.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_thousand_fill_from_one_change_with_one_put_a_node() {
+    let mut bench = Bench::new(200, &[]).await;
+    bench.want(&[mk_demand("a", 50_000)]);
+    let begun = Instant::now();
+    bench.until("a", &[250; 200]).await;
+    eprintln!("50 000 over 200 nodes in {:?}", begun.elapsed());
+    let puts: usize = (0..200).map(|index| bench.puts(index)).sum();
+    assert_eq!((puts, bench.saves), (200, 1));
+    assert_eq!(bench.most[&mk_key("a")], 50_000);
+}
+
+#[tokio::test]
+async fn a_failing_node_waits_alone_and_is_filled_when_it_is_well() {
+    let mut bench = Bench::new(3, &[]).await;
+    let fails = Fault {
+        method: Some("PUT".to_owned()),
+        ..Fault::always(FaultKind::Status {
+            status: 500,
+            text: "disk full".to_owned(),
+        })
+    };
+    assert!(bench.node(1).inject(fails).await);
+    bench.want(&[mk_demand("a", 30)]);
+    bench.until("a", &[0, 10, 10]).await;
+    bench.turns(20).await;
+    let tried = bench.puts(1);
+    assert!((1..=3).contains(&tried), "{tried} tries");
+    let (_, member) = bench.engine.ledger.members().nth(1).unwrap();
+    let error = member.last_error.clone().unwrap();
+    assert!(error.contains("disk full"), "{error}");
+    bench.node(1).clear_faults().await;
+    bench.until("a", &[10, 10, 10]).await;
+    assert_eq!(bench.most[&mk_key("a")], 30);
+}
+
+#[tokio::test]
+async fn an_unreachable_node_gives_its_share_to_the_others() {
+    let mut bench = Bench::new(3, &[]).await;
+    bench.node(2).stop().await;
+    bench.want(&[mk_demand("a", 30)]);
+    bench.until("a", &[0, 15, 15]).await;
+    bench.node(2).start().await;
+    bench.publish(2);
+    bench.until("a", &[10, 10, 10]).await;
+    assert_eq!(
+        bench.most[&mk_key("a")],
+        30,
+        "VMs that move are taken away first"
+    );
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_counted_until_it_is_known() {
+    let mut bench = Bench::new(2, &[]).await;
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/pools");
+    assert!(bench.node(0).inject(lost).await);
+    bench.want(&[mk_demand("a", 10)]);
+    bench.until("a", &[5, 5]).await;
+    bench.want(&[mk_demand("a", 4)]);
+    bench.until("a", &[2, 2]).await;
+    assert_eq!(bench.most[&mk_key("a")], 10);
+}
+
+#[tokio::test]
+async fn nodes_that_drain_or_are_cordoned_give_their_share_away_and_keep_the_image() {
+    let mut bench = Bench::new(3, &[]).await;
+    bench.want(&[mk_demand("a", 30)]);
+    bench.until("a", &[10, 10, 10]).await;
+    let (node, address) = (
+        bench.node(0).name().clone(),
+        bench.node(0).address().clone(),
+    );
+    let daemons = mk_daemons();
+    daemons.node(&address, PATIENCE).drain().await.unwrap();
+    bench.fleet.set_draining(&node, true);
+    bench.until("a", &[0, 15, 15]).await;
+    assert_eq!(bench.node(0).inventory().pools.len(), 1);
+    daemons.node(&address, PATIENCE).undrain().await.unwrap();
+    bench.fleet.set_draining(&node, false);
+    bench.until("a", &[10, 10, 10]).await;
+    bench.fleet.set_cordoned(&node, true);
+    bench.until("a", &[0, 15, 15]).await;
+    assert_eq!(bench.most[&mk_key("a")], 30);
+}
+
+#[tokio::test]
+async fn a_drain_behind_our_back_is_noticed() {
+    let mut bench = Bench::new(2, &[]).await;
+    bench.want(&[mk_demand("a", 8)]);
+    bench.until("a", &[4, 4]).await;
+    let address = bench.node(0).address().clone();
+    let drained = mk_daemons().node(&address, PATIENCE).drain().await;
+    drained.unwrap();
+    // Its next publication shows that nothing is warm there, but not why.
+    bench.publish(0);
+    bench.until("a", &[0, 8]).await;
+}
+
+#[tokio::test]
+async fn a_node_with_pools_of_others_is_left_alone_until_they_are_gone() {
+    let mut bench = Bench::new(3, &[]).await;
+    bench.node(1).set_pool(&mk_key("theirs"), 2, 2);
+    bench.publish(1);
+    bench.want(&[mk_demand("a", 30)]);
+    bench.until("a", &[0, 15, 15]).await;
+    bench.turns(10).await;
+    assert_eq!(bench.puts(1), 0);
+    assert_eq!(bench.engine.foreign(), [bench.node(1).name().clone()]);
+    assert_eq!(bench.node(1).warm(&mk_key("theirs")), 2);
+}
+
+#[tokio::test]
+async fn a_pool_of_the_same_key_that_the_driver_did_not_write_is_foreign_too() {
+    let mut bench = Bench::new(2, &["a"]).await;
+    bench.want(&[mk_demand("a", 30)]);
+    bench.turns(20).await;
+    assert_eq!([bench.puts(0), bench.puts(1)], [0, 0]);
+    assert_eq!(bench.engine.foreign().len(), 2);
+}
+
+#[tokio::test]
+async fn takeover_replaces_the_pools_of_others() {
+    let mut bench = Bench::with(2, &["theirs"], Written::new(), true).await;
+    bench.want(&[mk_demand("a", 4)]);
+    bench.until("a", &[2, 2]).await;
+    assert_eq!(bench.total("theirs"), 0);
+}
+
+#[tokio::test]
+async fn a_restarted_driver_knows_its_own_pools() {
+    let names = ["sim-0000", "sim-0001"];
+    let own = [mk_key("a"), mk_key("gone")];
+    let written = names.map(|name| (name.into(), own.clone().into()));
+    let mut bench = Bench::with(2, &["a", "gone"], written.into(), false).await;
+    // As it was when the last driver ended, but for a pool that was deleted meanwhile.
+    bench.want(&[mk_demand("a", 4)]);
+    bench.until("gone", &[0, 0]).await;
+    bench.until("a", &[2, 2]).await;
+    assert!(bench.engine.foreign().is_empty());
+    assert_eq!([bench.puts(0), bench.puts(1)], [1, 1]);
+}
+
+#[tokio::test]
+async fn a_change_by_somebody_else_is_put_right_and_an_old_publication_is_not_believed() {
+    let mut bench = Bench::new(2, &[]).await;
+    bench.publish(0);
+    bench.want(&[mk_demand("a", 4)]);
+    bench.until("a", &[2, 2]).await;
+    // An inventory from before the write: only the node itself is believed.
+    let report = Report {
+        address: Some(bench.node(0).address().clone()),
+        rows: Vec::new(),
+        pools: Some(Vec::new()),
+        complete: true,
+        published_since: UnixTime::from_secs(0),
+    };
+    let name = bench.node(0).name().clone();
+    bench
+        .fleet
+        .publish(&name, &report, true, false, Now::read());
+    bench.turns(10).await;
+    assert_eq!(bench.puts(0), 1);
+    bench.node(1).set_pool(&mk_key("a"), 7, 7);
+    bench.publish(1);
+    bench.until("a", &[2, 2]).await;
+    assert_eq!([bench.puts(0), bench.puts(1)], [1, 2]);
+}
+
+#[tokio::test]
+async fn a_pool_that_a_node_refuses_does_not_keep_others_from_it() {
+    let mut bench = Bench::new(2, &[]).await;
+    let refuses = Fault {
+        method: Some("PUT".to_owned()),
+        times: Some(2),
+        ..Fault::always(FaultKind::Status {
+            status: 409,
+            text: "node has no egress attachment".to_owned(),
+        })
+    };
+    assert!(bench.node(0).inject(refuses).await);
+    // The set of two is refused, then the first of them alone; it goes to the other node.
+    bench.want(&[mk_demand("a", 4), mk_demand("b", 4)]);
+    bench.until("b", &[2, 2]).await;
+    bench.until("a", &[0, 4]).await;
+}

@@ -1,0 +1,172 @@
+//! From the first probe to the last answer.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{ADMIN, Cluster, Door, SANDBOXES, item, mk_sandbox},
+    widgets::{WIDGETS, Workshop},
+};
+
+#[tokio::test]
+async fn health_is_for_everybody_and_verbose_on_request() {
+    let cluster = Cluster::of(0).await;
+    let nobody = cluster.door.client("").await;
+    for path in ["/livez", "/readyz", "/healthz"] {
+        let answer = nobody.get(path).await;
+        assert_eq!(
+            (answer.code(), answer.text()),
+            (200, "ok".to_owned()),
+            "{path}"
+        );
+        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+        assert!(answer.header("content-type").starts_with("text/plain"));
+    }
+    let verbose = nobody.get("/readyz?verbose").await.text();
+    assert!(verbose.contains("[+]inventory ok"), "{verbose}");
+    assert_eq!(nobody.get("/readyz/inventory").await.code(), 200);
+    assert_eq!(nobody.get("/readyz/nothing").await.code(), 404);
+}
+
+#[tokio::test]
+async fn a_failing_check_is_named_and_may_be_left_out() {
+    let workshop = Workshop::open().await;
+    let check = workshop.door.readiness.check("nodes");
+    check.fail("the reason");
+    let failing = workshop.client.get("/readyz").await;
+    assert_eq!(failing.code(), 500);
+    assert!(
+        failing.text().contains("[-]nodes failed"),
+        "{}",
+        failing.text()
+    );
+    assert!(!failing.text().contains("the reason"), "withheld");
+    assert_eq!(
+        workshop.client.get("/readyz?exclude=nodes").await.code(),
+        200
+    );
+    assert_eq!(workshop.client.get("/readyz/nodes").await.code(), 500);
+    assert_eq!(workshop.client.get("/livez").await.code(), 200);
+    let refused = workshop.client.get(WIDGETS).await;
+    let status = refused.refusal(503, "ServiceUnavailable");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    check.pass();
+    assert_eq!(workshop.client.get(WIDGETS).await.code(), 200);
+}
+
+#[tokio::test]
+async fn before_the_server_is_there_everything_is_unavailable_but_probes() {
+    let door = Door::open().await;
+    let client = door.client(ADMIN).await;
+    assert_eq!(client.get("/livez").await.code(), 200);
+    for path in [SANDBOXES, "/nowhere", "/version", "/metrics"] {
+        let status = client.get(path).await.refusal(503, "ServiceUnavailable");
+        assert_eq!(status["details"]["retryAfterSeconds"], 5, "{path}");
+    }
+    assert_eq!(client.get("/livez").await.header("audit-id").len(), 36);
+}
+
+#[tokio::test]
+async fn documents_that_were_served_once_stay_whatever_fails() {
+    let workshop = Workshop::open().await;
+    assert_eq!(workshop.client.get("/apis").await.code(), 200);
+    let check = workshop.door.readiness.check("nodes");
+    check.fail("gone");
+    for path in ["/apis", "/apis/example.com/v1", "/openapi/v3"] {
+        assert_eq!(workshop.client.get(path).await.code(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_is_announced_then_comes() {
+    let cluster = Cluster::of(1).await;
+    let mut watch = cluster
+        .client
+        .watch(format!("{SANDBOXES}?watch=true"))
+        .await;
+    assert_eq!(watch.next().await, "ADDED sb-000000");
+
+    // First new clients are kept away, while those that are here are served.
+    cluster.door.readiness.shutting_down();
+    assert_eq!(cluster.client.get("/readyz").await.code(), 500);
+    assert_eq!(cluster.client.get("/livez").await.code(), 200);
+    assert_eq!(cluster.client.get(SANDBOXES).await.code(), 200);
+    cluster.create("a").await;
+    assert_eq!(watch.next().await, "ADDED a");
+
+    // Then nothing new is begun.
+    cluster.door.closing.cancel();
+    assert_eq!(watch.line().await, None);
+    let client = cluster.door.client(ADMIN).await;
+    for refused in [
+        client.get(SANDBOXES).await,
+        cluster
+            .door
+            .client(ADMIN)
+            .await
+            .post(SANDBOXES, &mk_sandbox("b"))
+            .await,
+    ] {
+        let status = refused.refusal(429, "TooManyRequests");
+        assert_eq!(status["details"]["retryAfterSeconds"], 5);
+    }
+    let probe = cluster.door.client(ADMIN).await;
+    assert_eq!(probe.get("/livez").await.code(), 200);
+    assert_eq!(
+        cluster
+            .door
+            .client(ADMIN)
+            .await
+            .get("/metrics")
+            .await
+            .code(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn metrics_count_what_is_asked_in_names_that_are_served() {
+    let cluster = Cluster::of(1).await;
+    cluster.client.get(SANDBOXES).await;
+    cluster.client.get(item("x")).await;
+    cluster
+        .client
+        .get("/apis/invented.io/v1/namespaces/a/inventions")
+        .await;
+    let answer = cluster.client.get("/metrics").await;
+    assert_eq!(answer.code(), 200);
+    let text = answer.text();
+    let requests = text
+        .lines()
+        .filter(|line| line.starts_with("sandbox_apiserver_apiserver_requests_total{"));
+    let requests: Vec<_> = requests.collect();
+    let has = |parts: &[&str]| {
+        requests
+            .iter()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    assert!(
+        has(&["verb=\"list\"", "resource=\"sandboxes\"", "code=\"200\""]),
+        "{requests:#?}"
+    );
+    assert!(has(&[
+        "verb=\"get\"",
+        "resource=\"sandboxes\"",
+        "code=\"404\""
+    ]));
+    assert!(!text.contains("invention"));
+}
+
+#[tokio::test]
+async fn a_restart_shows_the_same_objects_with_newer_versions() {
+    let cluster = Cluster::of(2).await;
+    let before = cluster.client.get(SANDBOXES).await.json();
+    let uid = |list: &Value| list["items"][0]["metadata"]["uid"].clone();
+    cluster.publish().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let after = cluster.client.get(SANDBOXES).await.json();
+    assert_eq!(uid(&after), uid(&before));
+    assert_eq!(after, before, "a publication of the same is no change");
+    assert_ne!(before["items"], json!([]));
+}

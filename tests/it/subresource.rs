@@ -1,0 +1,166 @@
+//! Actions on a sandbox: done once, refused for nothing, and only when they are meant.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Client, Cluster, SANDBOXES, item, mk_node};
+
+const ACTIONS: [&str; 4] = ["pause", "resume", "fork", "snapshot"];
+
+async fn mk_cluster() -> Cluster {
+    let cluster = Cluster::start(mk_node(8)).await;
+    cluster.create("a").await;
+    cluster
+}
+
+async fn post(client: &Client, action: &str, body: &str) -> Answer {
+    let path = format!("{}/{action}", item("a"));
+    client.request("POST", &path, &[], body.to_owned()).await
+}
+
+#[tokio::test]
+async fn pause_and_resume_may_be_repeated_and_need_no_body() {
+    let cluster = mk_cluster().await;
+    for (action, mode, ready) in [
+        ("pause", "Suspended", "False"),
+        ("pause", "Suspended", "False"),
+        ("resume", "Running", "True"),
+        ("resume", "Running", "True"),
+    ] {
+        let done = post(&cluster.client, action, "").await;
+        assert_eq!(done.code(), 200, "{}", done.text());
+        let object = done.json();
+        assert_eq!(object["kind"], "Sandbox");
+        assert_eq!(object["spec"]["operatingMode"], mode);
+        assert_eq!(object["status"]["conditions"][0]["status"], ready);
+        assert_eq!(cluster.client.get(item("a")).await.json(), object);
+    }
+}
+
+#[tokio::test]
+async fn a_fork_answers_with_its_copies_and_their_tokens() {
+    let cluster = mk_cluster().await;
+    let body = r#"{"apiVersion":"agents.x-k8s.io/v1beta1","kind":"SandboxForkOptions","count":2,"namePrefix":"copy-"}"#;
+    let forked = post(&cluster.client, "fork", body).await;
+    assert_eq!(forked.code(), 201, "{}", forked.text());
+    let list = forked.json();
+    assert_eq!(list["kind"], "SandboxList");
+    let items = list["items"].as_array().unwrap();
+    assert_eq!(items.len(), 2);
+    for copy in items {
+        let name = copy["metadata"]["name"].as_str().unwrap();
+        assert!(name.starts_with("copy-"));
+        let token = &copy["metadata"]["annotations"]["sandbox.cocoonstack.io/token"];
+        let shown = cluster.client.get(item(name)).await;
+        assert_eq!(shown.code(), 200);
+        assert!(
+            !shown.text().contains(token.as_str().unwrap()),
+            "shown once"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_name_is_taken_once() {
+    let cluster = mk_cluster().await;
+    let first = post(&cluster.client, "snapshot", r#"{"name":"s1"}"#).await;
+    assert_eq!(first.code(), 201, "{}", first.text());
+    let first = first.json();
+    assert_eq!(first["kind"], "SandboxSnapshot");
+    let again = post(&cluster.client, "snapshot", r#"{"name":"s1"}"#).await;
+    assert_eq!(again.json()["status"]["id"], first["status"]["id"]);
+}
+
+#[tokio::test]
+async fn a_dry_run_asks_no_node() {
+    let cluster = mk_cluster().await;
+    let (calls, version) = (cluster.writes_at_nodes(), cluster.fleet.store().head());
+    for action in ACTIONS {
+        let would = post(&cluster.client, &format!("{action}?dryRun=All"), "").await;
+        assert!(would.status.is_success(), "{action}: {}", would.text());
+        let refused = post(&cluster.client, &format!("{action}?dryRun=Some"), "").await;
+        refused.refusal(422, "Invalid");
+    }
+    assert_eq!(cluster.writes_at_nodes(), calls);
+    assert_eq!(cluster.fleet.store().head(), version);
+    assert_eq!(cluster.client.get(SANDBOXES).await.names(), ["a"]);
+}
+
+#[tokio::test]
+async fn what_is_not_meant_is_not_done() {
+    let cluster = mk_cluster().await;
+    let calls = cluster.writes_at_nodes();
+    for (action, body, code, reason) in [
+        (
+            "pause",
+            r#"{"kind":"SandboxForkOptions"}"#,
+            400,
+            "BadRequest",
+        ),
+        ("pause", r#"{"apiVersion":"v1"}"#, 400, "BadRequest"),
+        ("pause", "[]", 400, "BadRequest"),
+        ("pause", "{", 400, "BadRequest"),
+        (
+            "pause?fieldValidation=Strict",
+            r#"{"x":1}"#,
+            400,
+            "BadRequest",
+        ),
+        ("fork", r#"{"count":0}"#, 422, "Invalid"),
+        ("fork", r#"{"count":17}"#, 422, "Invalid"),
+        ("fork", r#"{"count":"two"}"#, 422, "Invalid"),
+        ("fork", r#"{"namePrefix":"Upper"}"#, 422, "Invalid"),
+        ("fork", r#"{"ttlSeconds":0}"#, 422, "Invalid"),
+        ("snapshot", r#"{"name":"a b"}"#, 422, "Invalid"),
+        ("explode", "{}", 404, "NotFound"),
+        ("pause/more", "{}", 404, "NotFound"),
+    ] {
+        let refused = post(&cluster.client, action, body).await;
+        assert_eq!(refused.code(), code, "{action} {body}: {}", refused.text());
+        refused.refusal(code, reason);
+    }
+    for method in ["GET", "PUT", "PATCH", "DELETE"] {
+        let path = format!("{}/pause", item("a"));
+        let refused = cluster.client.request(method, &path, &[], "{}").await;
+        refused.refusal(405, "MethodNotAllowed");
+        let path = format!("{}/nothing", item("a"));
+        let refused = cluster.client.request(method, &path, &[], "{}").await;
+        refused.refusal(404, "NotFound");
+    }
+    assert_eq!(cluster.writes_at_nodes(), calls);
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_there_is_not_found() {
+    let cluster = mk_cluster().await;
+    for action in ACTIONS {
+        let path = format!("{}/{action}", item("b"));
+        let missing = cluster.client.request("POST", &path, &[], "").await;
+        let status = missing.refusal(404, "NotFound");
+        assert_eq!(status["details"]["name"], "b");
+    }
+}
+
+#[tokio::test]
+async fn unknown_fields_are_told() {
+    let cluster = mk_cluster().await;
+    let warned = post(&cluster.client, "pause", r#"{"x":1}"#).await;
+    assert_eq!(warned.code(), 200);
+    assert!(
+        warned
+            .headers("warning")
+            .contains(&r#"299 - "unknown field \"x\"""#)
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_phase_is_a_conflict() {
+    let cluster = mk_cluster().await;
+    let mut held: Value = json!({"metadata": {"finalizers": ["example.com/x"]}});
+    assert_eq!(cluster.client.merge(item("a"), &held).await.code(), 200);
+    held = cluster.client.delete(item("a"), Value::Null).await.json();
+    assert!(held["metadata"]["deletionTimestamp"].is_string());
+    for action in ACTIONS {
+        let refused = post(&cluster.client, action, "").await;
+        refused.refusal(409, "Conflict");
+    }
+}

@@ -1,0 +1,190 @@
+//! UPDATE: a whole object in place of the one that was read.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox};
+
+#[tokio::test]
+async fn an_update_stores_what_is_the_clients_and_counts_changes_of_the_spec() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let mut object = cluster.client.get(item("a")).await.json();
+    object["metadata"]["labels"]["team"] = "x".into();
+    object["status"] = json!({"nodeName": "mine"});
+    object["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z".into();
+    object["metadata"]["generation"] = 77.into();
+    let labelled = cluster.client.put(item("a"), &object).await;
+    assert_eq!(labelled.code(), 200, "{}", labelled.text());
+    let labelled = labelled.json();
+    assert_eq!(labelled["metadata"]["labels"]["team"], "x");
+    assert_eq!(
+        labelled["metadata"]["generation"], 1,
+        "no change of the spec"
+    );
+    assert_ne!(
+        labelled["status"]["nodeName"], "mine",
+        "status is not the client's"
+    );
+    assert_ne!(
+        labelled["metadata"]["creationTimestamp"],
+        "2001-01-01T00:00:00Z"
+    );
+    let version = |object: &Value| -> u64 {
+        object["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    assert!(version(&labelled) > version(&object));
+    assert_eq!(cluster.client.get(item("a")).await.json(), labelled);
+
+    let mut object = labelled;
+    object["spec"]["shutdownPolicy"] = "Delete".into();
+    let changed = cluster.client.put(item("a"), &object).await.json();
+    assert_eq!(changed["metadata"]["generation"], 2);
+    assert_eq!(changed["spec"]["shutdownPolicy"], "Delete");
+    assert_eq!(cluster.writes_at_nodes(), 1, "the claim and nothing else");
+}
+
+#[tokio::test]
+async fn no_change_is_no_event() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let object = cluster.client.get(item("a")).await.json();
+    let same = cluster.client.put(item("a"), &object).await;
+    assert_eq!((same.code(), same.json()), (200, object));
+}
+
+#[tokio::test]
+async fn an_update_names_the_version_that_it_was_made_from() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let read = cluster.client.get(item("a")).await.json();
+    let mut blind = read.clone();
+    blind["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
+    let status = cluster
+        .client
+        .put(item("a"), &blind)
+        .await
+        .refusal(422, "Invalid");
+    assert_eq!(
+        status["details"]["causes"][0]["field"],
+        "metadata.resourceVersion"
+    );
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("must be specified for an update")
+    );
+
+    let mut first = read.clone();
+    first["metadata"]["labels"]["by"] = "one".into();
+    assert_eq!(cluster.client.put(item("a"), &first).await.code(), 200);
+    let mut second = read.clone();
+    second["metadata"]["labels"]["by"] = "two".into();
+    let status = cluster
+        .client
+        .put(item("a"), &second)
+        .await
+        .refusal(409, "Conflict");
+    assert_eq!(
+        status["message"],
+        "Operation cannot be fulfilled on sandboxes.agents.x-k8s.io \"a\": the object has been modified; please apply your changes to the latest version and try again"
+    );
+}
+
+#[tokio::test]
+async fn an_update_is_of_the_object_in_the_path() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let read = cluster.client.get(item("a")).await.json();
+    let with = |field: &str, value: &str| {
+        let mut object = read.clone();
+        object["metadata"][field] = value.into();
+        object
+    };
+    for (field, value, code, reason) in [
+        ("uid", "other", 409, "Conflict"),
+        ("name", "b", 400, "BadRequest"),
+        ("namespace", "other", 400, "BadRequest"),
+    ] {
+        let refused = cluster.client.put(item("a"), &with(field, value)).await;
+        refused.refusal(code, reason);
+    }
+    let missing = cluster.client.put(item("b"), &with("name", "b")).await;
+    missing.refusal(404, "NotFound");
+    let collection = cluster.client.put(SANDBOXES, &read).await;
+    collection.refusal(405, "MethodNotAllowed");
+}
+
+#[tokio::test]
+async fn what_cannot_change_is_refused_by_its_field() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let mut object = cluster.client.get(item("a")).await.json();
+    object["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {}}]);
+    let status = cluster
+        .client
+        .put(item("a"), &object)
+        .await
+        .refusal(422, "Invalid");
+    let field = status["details"]["causes"][0]["field"].as_str().unwrap();
+    assert!(field.starts_with("spec"), "{status}");
+    let mut object = cluster.client.get(item("a")).await.json();
+    object["spec"]["podTemplate"]["spec"]["containers"] = json!("none");
+    let status = cluster
+        .client
+        .put(item("a"), &object)
+        .await
+        .refusal(422, "Invalid");
+    let field = status["details"]["causes"][0]["field"].as_str().unwrap();
+    assert_eq!(field, "spec.podTemplate.spec.containers");
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let (calls, version) = (cluster.writes_at_nodes(), cluster.fleet.store().head());
+    let mut object = cluster.client.get(item("a")).await.json();
+    object["metadata"]["labels"]["team"] = "x".into();
+    object["spec"]["operatingMode"] = "Suspended".into();
+    let path = format!("{}?dryRun=All", item("a"));
+    let would = cluster.client.put(&path, &object).await;
+    assert_eq!(would.code(), 200, "{}", would.text());
+    assert_eq!(would.json()["metadata"]["labels"]["team"], "x");
+    assert_eq!(cluster.fleet.store().head(), version);
+    assert_eq!(cluster.writes_at_nodes(), calls);
+}
+
+#[tokio::test]
+async fn metadata_comes_back_as_it_was_sent() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let mut sandbox = mk_sandbox("a");
+    sandbox["metadata"]["labels"] = json!({"a": "1", "z/y": ""});
+    sandbox["metadata"]["annotations"] =
+        json!({"kubectl.kubernetes.io/last-applied-configuration": "{\"a\":\"\\n\"}\n", "b": ""});
+    sandbox["metadata"]["finalizers"] = json!(["example.com/x"]);
+    sandbox["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true, "blockOwnerDeletion": false}]);
+    assert_eq!(cluster.client.post(SANDBOXES, &sandbox).await.code(), 201);
+    cluster.publish().await;
+    let shown = cluster.client.get(item("a")).await.json();
+    for field in ["labels", "annotations"] {
+        for (key, value) in sandbox["metadata"][field].as_object().unwrap() {
+            assert_eq!(&shown["metadata"][field][key], value, "{key}");
+        }
+    }
+    assert_eq!(
+        shown["metadata"]["finalizers"],
+        sandbox["metadata"]["finalizers"]
+    );
+    assert_eq!(
+        shown["metadata"]["ownerReferences"],
+        sandbox["metadata"]["ownerReferences"]
+    );
+}
