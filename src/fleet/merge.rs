@@ -173,9 +173,17 @@ impl State {
         let Some(node) = self.nodes.get(node) else {
             return Vec::new();
         };
-        let unheld = |claim: &ClaimId| !node.holds.get(claim).is_some_and(|hold| hold.unlisted);
+        // A claim that ended before it was ever listed never will be.
+        let is_expired = |claim: &ClaimId| {
+            let record = node.claims.get(claim);
+            record.is_some_and(|record| record.value.phase == Phase::Expired)
+        };
+        let is_held = |claim: &ClaimId| {
+            let hold = node.holds.get(claim);
+            hold.is_some_and(|hold| hold.unlisted) && !is_expired(claim)
+        };
         node.missing(listed)
-            .filter(|claim| unheld(claim))
+            .filter(|claim| !is_held(claim))
             .cloned()
             .collect()
     }

@@ -160,6 +160,22 @@ fn mk_granted(node: &str, claim: &str, claimed_at: UnixTime) -> Granted {
 }
 
 #[test]
+fn a_sandbox_that_ended_before_any_publication_is_in_doubt() {
+    let mut bench = Bench::new();
+    bench.create("team/a", "n1", "sb_1").unwrap();
+    assert_eq!(bench.publish("n1", &[]), Doubt::default(), "it is held");
+    bench.elapsed = 10_000;
+    bench.fleet.tick(bench.now());
+    let doubt = Doubt {
+        absent: 1,
+        undated: 0,
+    };
+    assert_eq!(bench.publish("n1", &[]), doubt);
+    bench.read("n1", &[]);
+    bench.lists("");
+}
+
+#[test]
 fn a_publication_lists_its_sandboxes() {
     let bench = Bench::new();
     assert_eq!(
