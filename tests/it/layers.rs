@@ -213,11 +213,11 @@ fn the_client_of_kubernetes_is_where_the_cluster_is_asked() {
         "claims",
         "cli",
         "inventory",
-        "managed",
+        "ledger",
         "sequencer",
+        "node",
         "sim",
         "warmpool",
-        "node",
     ];
     for room in map()
         .keys()
