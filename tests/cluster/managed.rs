@@ -336,6 +336,27 @@ fn replacement(source: &mut Source<'_>, live: &Value, object: Value) -> Value {
         1 => metadata["managedFields"] = json!([{}]),
         2 => drop(metadata.as_object_mut().unwrap().remove("managedFields")),
         3 => {
+            // Owners that no write made.
+            let owner = |version: &str, fields: Value| {
+                json!({
+                    "manager": "hand", "operation": "Update", "apiVersion": version,
+                    "fieldsType": "FieldsV1", "fieldsV1": fields,
+                })
+            };
+            let fields = [
+                json!({}),
+                json!({"f:spec": {"f:map": {"f:a": {}}, "f:list": {"i:0": {}}, "f:whole": {"f:a": {}}}, "x:y": {}}),
+                json!({"f:spec": {"f:rows": {".": {}, "k:{\"zone\":\"here\",\"id\":1}": {".": {}, "f:none": {}}}}}),
+                json!({"f:metadata": {"f:name": {}, "f:labels": {}}, "f:spec": {"f:number": {"f:a": {}}}}),
+                json!({"spec": {}}),
+            ];
+            let owner = owner(API_VERSION, source.pick(&fields));
+            match metadata.get_mut("managedFields") {
+                Some(Value::Array(owners)) => owners.push(owner),
+                _ => metadata["managedFields"] = json!([owner]),
+            }
+        }
+        4 => {
             if let Some(Value::Array(owners)) = metadata.get_mut("managedFields") {
                 owners.pop();
             }

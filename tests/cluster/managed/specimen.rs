@@ -130,7 +130,12 @@ impl Source<'_> {
                 last.to_string().into();
         }
         self.set(metadata, "finalizers", 20, |source| {
-            source.list(&[json!("example.org/a"), json!("example.org/b")])
+            // The one shared list in which items may repeat.
+            let mut names = source.list(&[json!("example.org/a"), json!("example.org/b")]);
+            if source.chance(20) {
+                names = json!(["example.org/a", "example.org/b", "example.org/a"]);
+            }
+            names
         });
         self.set(metadata, "ownerReferences", 10, |source| {
             let owner = |uid| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid});
@@ -247,13 +252,14 @@ impl Source<'_> {
             json!({"id": 2, "zone": "here"}),
             json!({"id": 3}),
             json!({"id": 10}),
+            json!({"id": 1_000_000}),
         ]);
         for row in rows.as_array_mut().unwrap() {
             self.set(row, "text", 50, |source| {
                 source.pick(&[json!("1"), json!("2")])
             });
             self.set(row, "set", 40, |source| {
-                source.list(&[json!("a"), json!("b"), json!("c>d")])
+                source.list(&[json!("a"), json!("b"), json!("é>\t\u{1}")])
             });
         }
         rows
