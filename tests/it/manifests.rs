@@ -8,8 +8,15 @@ use sandbox_apiserver::resources::sandbox_definition;
 #[test]
 fn every_version_that_is_registered_is_served() {
     let manifest = fs::read_to_string("apiservice/50-apiservice.yaml").unwrap();
-    let registered: BTreeSet<_> = manifest.lines().filter_map(|line| line.strip_prefix("  version: ")).collect();
+    let registered: BTreeSet<_> = manifest
+        .lines()
+        .filter_map(|line| line.strip_prefix("  version: "))
+        .collect();
     let definition = sandbox_definition().unwrap();
-    let served: BTreeSet<_> = definition.versions.iter().map(|version| version.name).collect();
+    let served: BTreeSet<_> = definition
+        .versions
+        .iter()
+        .map(|version| version.name)
+        .collect();
     assert_eq!(registered, served);
 }
