@@ -213,11 +213,12 @@ fn the_client_of_kubernetes_is_where_the_cluster_is_asked() {
         "claims",
         "cli",
         "inventory",
+        "ledger",
         "managed",
+        "node",
         "sequencer",
         "sim",
         "warmpool",
-        "node",
     ];
     for room in map()
         .keys()
