@@ -5,8 +5,8 @@
 //! Kubernetes' own library is Go only. Answers are compared with those of kube-apiserver in `tests/cluster/managed.rs`,
 //! which also says where they differ.
 //!
-//! Owners are kept in the object, as FieldsV1, and read at each write: a create costs 20 µs for a Sandbox with a PodSpec, an
-//! update 40 µs. Keeping the sets decoded beside each object would save half of an update and cost memory a sandbox.
+//! Owners are kept in the object, as FieldsV1, and read at each write: with optimisation a create of a Sandbox with a PodSpec
+//! costs about 20 µs here, an update 35 µs, an apply 80 µs at most, so that no decoded set has to be kept beside an object.
 //!
 //! Invariants: the room never reads a clock and never waits. Time grows with the size of a request, not with its square; what
 //! is reported is bounded by what a client sent.
