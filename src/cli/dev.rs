@@ -38,6 +38,19 @@ const POLL_APART_A_NODE: Duration = Duration::from_millis(5);
 /// Publications on their way to the index.
 const CHANNEL: usize = 16;
 const TASKS_PATIENCE: Duration = Duration::from_secs(2);
+/// A sandbox to try.
+const HELLO: &str = "\
+apiVersion: agents.x-k8s.io/v1beta1
+kind: Sandbox
+metadata:
+  name: hello
+spec:
+  podTemplate:
+    spec:
+      containers:
+      - name: main
+        image: python:3.12
+";
 /// Templates that the nodes keep warm.
 const TEMPLATES: [&str; 2] = ["python:3.12", "node:22"];
 
@@ -132,8 +145,10 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
 
     let kubeconfig = args.dir.join("kubeconfig");
     write_kubeconfig(&kubeconfig, port, authority.certificate(), &token)?;
+    let hello = args.dir.join("hello.yaml");
+    std::fs::write(&hello, HELLO).with_context(|| format!("writing {}", hello.display()))?;
     wait_until_ready(&process).await;
-    println!("{}", instructions(&kubeconfig, port));
+    println!("{}", instructions(&args.dir, port));
     process.end(Duration::ZERO, gateway).await;
     sequencer.release().await;
     tasks.finish(TASKS_PATIENCE).await;
@@ -279,32 +294,19 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-fn instructions(kubeconfig: &Path, port: u16) -> String {
-    let kubectl = format!("kubectl --kubeconfig {}", kubeconfig.display());
+fn instructions(dir: &Path, port: u16) -> String {
+    let dir = dir.display();
     format!(
-        "Serving sandboxes on https://localhost:{port}. Try:
+        "Serving sandboxes on https://localhost:{port}. In another terminal, try:
 
-  export KUBECONFIG={file}
+  export KUBECONFIG={dir}/kubeconfig
   kubectl get sandboxes -o wide
-  kubectl explain sandbox.spec
-  {kubectl} get sandboxes --watch
-
-  kubectl create -f - <<EOF
-  apiVersion: agents.x-k8s.io/v1beta1
-  kind: Sandbox
-  metadata:
-    name: hello
-  spec:
-    podTemplate:
-      spec:
-        containers:
-        - name: main
-          image: python:3.12
-  EOF
+  kubectl create -f {dir}/hello.yaml
+  kubectl describe sandbox hello
   kubectl create --raw /apis/agents.x-k8s.io/v1beta1/namespaces/default/sandboxes/hello/pause -f /dev/null
+  kubectl get sandboxes --watch
   kubectl delete sandbox hello
 
-Ctrl-C ends it.",
-        file = kubeconfig.display(),
+Ctrl-C ends it."
     )
 }
