@@ -213,6 +213,7 @@ fn the_client_of_kubernetes_is_where_the_cluster_is_asked() {
         "claims",
         "cli",
         "inventory",
+        "ledger",
         "managed",
         "sequencer",
         "sim",
