@@ -52,7 +52,7 @@ fn chart_refuses_a_value_that_it_does_not_know() {
 }
 
 #[test]
-fn both_versions_verify_the_server_by_the_certificate_of_the_secret() {
+fn every_version_verifies_the_server_by_the_certificate_of_the_secret() {
     let rendered = helm_template(&[]);
     let documents = documents(&rendered);
     let of_kind = |kind| {
@@ -66,7 +66,12 @@ fn both_versions_verify_the_server_by_the_certificate_of_the_secret() {
         .map(|it| &it["spec"]["caBundle"])
         .collect();
 
-    assert_eq!(bundles, [&secret["data"]["ca.crt"]; 2]);
+    assert!(!bundles.is_empty());
+    assert!(
+        bundles
+            .iter()
+            .all(|bundle| **bundle == secret["data"]["ca.crt"])
+    );
 }
 
 #[test]
