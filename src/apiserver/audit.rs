@@ -5,7 +5,11 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use uuid::Uuid;
 
-use super::{Body, Definition, metrics::Subject, route::ResourceRequest};
+use super::{
+    Body, Definition,
+    metrics::Subject,
+    route::{ResourceRequest, STATUS},
+};
 
 const AUDIT_ID: &str = "audit-id";
 /// Longest id of a client's that is taken over.
@@ -37,14 +41,15 @@ impl Progress {
 
     /// Notes what the request is about, in the names of what is served.
     pub(super) fn about(&mut self, definition: &Definition, target: &ResourceRequest) {
-        let subresource = definition
-            .subresources
-            .iter()
-            .find(|known| known.name == target.subresource);
+        let subresource = match definition.subresource(&target.subresource) {
+            Some(index) => definition.subresources[index].name,
+            None if target.is_of_status() => STATUS,
+            None => "",
+        };
         self.subject = Subject {
             verb: target.verb.as_str(),
             resource: definition.plural.to_owned(),
-            subresource: subresource.map_or("", |known| known.name).to_owned(),
+            subresource: subresource.to_owned(),
         };
         self.namespace.clone_from(&target.namespace);
         self.name.clone_from(&target.name);

@@ -13,6 +13,7 @@ use super::{
     Body, Definition, Status,
     body::response,
     negotiate::{accepted_discovery, takes_json},
+    route::STATUS,
 };
 
 /// Versions of the aggregated document, in the order they are preferred.
@@ -26,6 +27,8 @@ const AGGREGATED: [(&str, &str); 2] = [
         "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
     ),
 ];
+
+const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// All discovery documents, ready to be sent.
 #[derive(Debug)]
@@ -189,6 +192,15 @@ fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Val
                     "verbs": ["create"],
                 })
             });
+            let status = definition.status.then(|| {
+                json!({
+                    "name": format!("{}/{STATUS}", definition.plural),
+                    "singularName": "",
+                    "namespaced": definition.namespaced,
+                    "kind": definition.kind,
+                    "verbs": STATUS_VERBS,
+                })
+            });
             std::iter::once(json!({
                 "name": definition.plural,
                 "singularName": definition.singular,
@@ -198,6 +210,7 @@ fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Val
                 "shortNames": definition.short_names,
                 "categories": definition.categories,
             }))
+            .chain(status)
             .chain(subresources)
         })
         .collect();
@@ -238,17 +251,21 @@ fn aggregated(document_version: &str, groups: &BTreeMap<&str, Vec<&Definition>>)
 
 fn discovered(group: &str, version: &str, definition: &Definition) -> Value {
     let kind = |kind: &str| json!({"group": group, "version": version, "kind": kind});
-    let subresources: Vec<_> = definition
-        .subresources
-        .iter()
-        .map(|subresource| {
-            json!({
-                "subresource": subresource.name,
-                "responseKind": kind(subresource.options.kind),
-                "verbs": ["create"],
-            })
+    let subresources = definition.subresources.iter().map(|subresource| {
+        json!({
+            "subresource": subresource.name,
+            "responseKind": kind(subresource.options.kind),
+            "verbs": ["create"],
         })
-        .collect();
+    });
+    let status = definition.status.then(|| {
+        json!({
+            "subresource": STATUS,
+            "responseKind": kind(definition.kind),
+            "verbs": STATUS_VERBS,
+        })
+    });
+    let subresources: Vec<_> = status.into_iter().chain(subresources).collect();
     json!({
         "resource": definition.plural,
         "responseKind": kind(definition.kind),

@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 
 use super::{
     Body, Definition, ObjectType, ProductInfo, Status, body::response, discovery::tagged,
-    negotiate::takes_json, query::Query,
+    negotiate::takes_json, query::Query, route::STATUS,
 };
 use crate::schema::{
     self, Document, Info, ObjectDoc, PatchType, ResourceDoc, SubresourceDoc, SubresourceOperation,
@@ -111,7 +111,12 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
         kind: object.kind.to_owned(),
         schema: object.documented.clone(),
     };
-    let subresources = definition
+    let object = object_doc(&definition.versions[version].object);
+    let status = definition.status.then(|| {
+        let verbs = [Verb::Get, Verb::Update, Verb::Patch];
+        SubresourceDoc::part_of(&object, STATUS, &verbs)
+    });
+    let actions = definition
         .subresources
         .iter()
         .map(|subresource| SubresourceDoc {
@@ -123,7 +128,8 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             }],
         });
     ResourceDoc {
-        object: object_doc(&definition.versions[version].object),
+        subresources: status.into_iter().chain(actions).collect(),
+        object,
         plural: definition.plural.to_owned(),
         namespaced: definition.namespaced,
         verbs: VERBS
@@ -134,7 +140,6 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             true => vec![PatchType::Json, PatchType::Merge],
             false => Vec::new(),
         },
-        subresources: subresources.collect(),
     }
 }
 

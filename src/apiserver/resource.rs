@@ -33,7 +33,10 @@ pub struct Definition {
     pub verbs: &'static [&'static str],
     /// Served versions, the preferred one first.
     pub versions: Vec<Version>,
-    /// Named actions and parts of an object.
+    /// Whether `status` is a subresource. The status is the resource's own to say: reads of it show the object, writes to it
+    /// check and change nothing.
+    pub status: bool,
+    /// Named actions on an object.
     pub subresources: Vec<Subresource>,
     /// Field selector paths beside `metadata.name` and `metadata.namespace`.
     pub selectable_fields: &'static [&'static str],
@@ -311,6 +314,12 @@ impl Definition {
     /// `agents.x-k8s.io/v1beta1`.
     pub fn api_version(&self, version: usize) -> String {
         format!("{}/{}", self.group, self.versions[version].name)
+    }
+
+    /// The place of a named action in [`Self::subresources`].
+    pub(super) fn subresource(&self, name: &str) -> Option<usize> {
+        let mut subresources = self.subresources.iter();
+        subresources.position(|subresource| subresource.name == name)
     }
 
     /// Whether `verb` works.

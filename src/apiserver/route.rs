@@ -5,6 +5,9 @@ use percent_encoding::percent_decode_str;
 
 use super::{Status, query::Query};
 
+/// The subresource that is a part of the object.
+pub(super) const STATUS: &str = "status";
+
 /// What is done to a resource, or to a path that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
@@ -59,6 +62,11 @@ impl ResourceRequest {
             Verb::Get | Verb::Update | Verb::Patch | Verb::Delete
         );
         on_object != self.name.is_empty()
+    }
+
+    /// Whether it is about the status of an object alone.
+    pub(super) fn is_of_status(&self) -> bool {
+        self.subresource == STATUS
     }
 }
 

@@ -1,7 +1,7 @@
 //! `dev`: the server over simulated nodes, in one process, without a cluster and without root.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -18,10 +18,12 @@ use uuid::Uuid;
 use super::server::{Access, Process};
 use crate::{
     admission::Namespaces,
-    api::{PoolKey, Token},
+    api::{NodeInventory, PoolKey, Token},
     auth::{Authenticator, Authorizer, UserInfo},
+    feed::Credential,
     fleet::{Fleet, HealthLimits},
     inventory::{Publication, Source, Update},
+    node::{self, Agent, Identity, Inventories, NodeMetrics, Objects},
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::Sequencer,
     serving::{CertificateAuthority, ServingMetrics, TlsMaterial},
@@ -30,11 +32,25 @@ use crate::{
     telemetry::{Metrics, Tasks, shutdown_on_signal},
 };
 
-/// Time between two publications of the simulated nodes, as slow as a real agent's without a feed.
-const PUBLISH_PERIOD: Duration = Duration::from_secs(30);
+/// How often an agent looks at its node: as often as a real one does, but all of them together 200 times a second at most.
+const POLL_APART: Duration = Duration::from_millis(250);
+const POLL_APART_A_NODE: Duration = Duration::from_millis(5);
 /// Publications on their way to the index.
 const CHANNEL: usize = 16;
 const TASKS_PATIENCE: Duration = Duration::from_secs(2);
+/// A sandbox to try.
+const HELLO: &str = "\
+apiVersion: agents.x-k8s.io/v1beta1
+kind: Sandbox
+metadata:
+  name: hello
+spec:
+  podTemplate:
+    spec:
+      containers:
+      - name: main
+        image: python:3.12
+";
 /// Templates that the nodes keep warm.
 const TEMPLATES: [&str; 2] = ["python:3.12", "node:22"];
 
@@ -82,6 +98,7 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
 
     let token = Uuid::new_v4().simple().to_string();
     let node_token = Token::from(Uuid::new_v4().simple().to_string());
+    let agent_token = Token::from(Uuid::new_v4().simple().to_string());
     let nodes = sim::Fleet::start(sim::Options {
         nodes: args.nodes,
         sandboxes: args.sandboxes,
@@ -103,10 +120,15 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         ca_file: None,
     })?;
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let inventory = process.inventory(fleet.clone(), daemons.clone(), vec![loopback.into()], None);
-    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons);
+    let inventory = process.inventory(
+        fleet.clone(),
+        daemons.clone(),
+        vec![loopback.into()],
+        Some(Credential::Fixed(agent_token.clone())),
+    );
+    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
     process.open(access(&token), fleet, gateway.clone())?;
-    let (inventories_tx, inventories) = mpsc::channel(CHANNEL);
+    let (updates_tx, inventories) = mpsc::channel(CHANNEL);
     let (_, no_nodes) = mpsc::channel(1);
     process.follow(
         &inventory,
@@ -116,12 +138,17 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         },
         &mut tasks,
     );
-    tasks.spawn("publisher", publish(nodes, inventories_tx));
+    let published = start_agents(&nodes, &daemons, &args.dir, &agent_token, &mut tasks)
+        .await
+        .context("starting the nodes' agents")?;
+    tasks.spawn("publisher", publish(args.nodes, published, updates_tx));
 
     let kubeconfig = args.dir.join("kubeconfig");
     write_kubeconfig(&kubeconfig, port, authority.certificate(), &token)?;
+    let hello = args.dir.join("hello.yaml");
+    std::fs::write(&hello, HELLO).with_context(|| format!("writing {}", hello.display()))?;
     wait_until_ready(&process).await;
-    println!("{}", instructions(&kubeconfig, port));
+    println!("{}", instructions(&args.dir, port));
     process.end(Duration::ZERO, gateway).await;
     sequencer.release().await;
     tasks.finish(TASKS_PATIENCE).await;
@@ -136,37 +163,84 @@ fn pool(template: &str) -> PoolKey {
     }
 }
 
-/// Publishes what the nodes hold, as agents would. The nodes live as long as this.
-async fn publish(nodes: sim::Fleet, inventories_tx: mpsc::Sender<Update<Publication>>) {
-    let mut ticks = tokio::time::interval(PUBLISH_PERIOD);
-    ticks.tick().await;
-    let first = publications(&nodes).into_iter().map(Update::Listed);
-    let first: Vec<_> = first.chain([Update::ListEnds]).collect();
-    for update in first {
-        if inventories_tx.send(update).await.is_err() {
-            return;
-        }
+/// Starts an agent beside each node. What they publish comes through the channel.
+async fn start_agents(
+    nodes: &sim::Fleet,
+    daemons: &Client,
+    dir: &Path,
+    token: &Token,
+    tasks: &mut Tasks,
+) -> anyhow::Result<mpsc::Receiver<NodeInventory>> {
+    let (inventories_tx, inventories_rx) = mpsc::channel(CHANNEL);
+    let server = UserInfo::new("sandbox-apiserver", &["system:masters"]);
+    let n_nodes = u32::try_from(nodes.nodes().len()).unwrap_or(u32::MAX);
+    let options = node::Options {
+        poll_apart: POLL_APART.max(POLL_APART_A_NODE * n_nodes),
+        ..node::Options::default()
+    };
+    for daemon in nodes.nodes() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = format!("https://{}", listener.local_addr()?).parse()?;
+        let (name, at) = (daemon.name().clone(), daemon.address().clone());
+        let state_dir = dir.join("agents").join(name.as_str());
+        let counters = NodeMetrics::default();
+        let objects = Objects::open(&state_dir, counters.clone())?;
+        let agent = Agent {
+            identity: Identity::load(name, at.clone(), address, &state_dir)?,
+            daemon: daemons.clone(),
+            daemon_address: at,
+            objects,
+            inventories: Inventories::InProcess(inventories_tx.clone()),
+            authenticator: Authenticator::fixed(
+                [(token.expose().to_owned(), server.clone())],
+                false,
+            ),
+            authorizer: Authorizer::always_allow(),
+            options: options.clone(),
+            counters,
+        };
+        let run = agent.run(listener, Metrics::new(), tasks.shutdown().clone());
+        tasks.spawn("agent", async move {
+            if let Err(error) = run.await {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "an agent did not start"
+                );
+            }
+        });
     }
-    loop {
-        ticks.tick().await;
-        for publication in publications(&nodes) {
-            if inventories_tx
-                .send(Update::Applied(publication))
-                .await
-                .is_err()
-            {
+    Ok(inventories_rx)
+}
+
+/// Hands on what the agents publish: the first inventory of each node is the list.
+async fn publish(
+    n_nodes: usize,
+    mut inventories_rx: mpsc::Receiver<NodeInventory>,
+    updates_tx: mpsc::Sender<Update<Publication>>,
+) {
+    let mut listed = HashSet::new();
+    while let Some(inventory) = inventories_rx.recv().await {
+        // By way of their JSON, which is how they come from a cluster too.
+        let json = serde_json::to_vec(&inventory).unwrap_or_default();
+        let Ok(publication) = Publication::decode(&json) else {
+            continue;
+        };
+        let is_list = listed.len() < n_nodes;
+        let update = match is_list {
+            true => Update::Listed(publication),
+            false => Update::Applied(publication),
+        };
+        listed.insert(inventory.node);
+        let ends = is_list && listed.len() == n_nodes;
+        for update in [Some(update), ends.then_some(Update::ListEnds)]
+            .into_iter()
+            .flatten()
+        {
+            if updates_tx.send(update).await.is_err() {
                 return;
             }
         }
     }
-}
-
-/// The inventories by way of their JSON, which is how they come from a cluster too.
-fn publications(nodes: &sim::Fleet) -> Vec<Publication> {
-    let inventories = nodes.inventories().into_iter();
-    let json = inventories.filter_map(|inventory| serde_json::to_vec(&inventory).ok());
-    json.filter_map(|json| Publication::decode(&json).ok())
-        .collect()
 }
 
 async fn wait_until_ready(process: &Process) {
@@ -220,32 +294,19 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-fn instructions(kubeconfig: &Path, port: u16) -> String {
-    let kubectl = format!("kubectl --kubeconfig {}", kubeconfig.display());
+fn instructions(dir: &Path, port: u16) -> String {
+    let dir = dir.display();
     format!(
-        "Serving sandboxes on https://localhost:{port}. Try:
+        "Serving sandboxes on https://localhost:{port}. In another terminal, try:
 
-  export KUBECONFIG={file}
+  export KUBECONFIG={dir}/kubeconfig
   kubectl get sandboxes -o wide
-  kubectl explain sandbox.spec
-  {kubectl} get sandboxes --watch
-
-  kubectl create -f - <<EOF
-  apiVersion: agents.x-k8s.io/v1beta1
-  kind: Sandbox
-  metadata:
-    name: hello
-  spec:
-    podTemplate:
-      spec:
-        containers:
-        - name: main
-          image: python:3.12
-  EOF
+  kubectl create -f {dir}/hello.yaml
+  kubectl describe sandbox hello
   kubectl create --raw /apis/agents.x-k8s.io/v1beta1/namespaces/default/sandboxes/hello/pause -f /dev/null
+  kubectl get sandboxes --watch
   kubectl delete sandbox hello
 
-Ctrl-C ends it.",
-        file = kubeconfig.display(),
+Ctrl-C ends it."
     )
 }

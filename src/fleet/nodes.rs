@@ -96,7 +96,7 @@ mod tests {
                 claim_ref: "team/box".into(),
                 phase: Phase::Running,
                 deadline: None,
-                claimed_at: None,
+                claimed_at: Some(UnixTime::from_secs(1)),
                 pool: None,
                 address: "".into(),
                 from_checkpoint: None,

@@ -100,6 +100,7 @@ impl Gateway {
         let (node, claim) = (&record.value.node, &record.value.claim);
         let last = self.inner.fleet.released(node, claim, Now::read());
         self.settle_debt(node, claim);
+        self.forget_user(node, claim);
         match last {
             Some(held) if held.value.gone && held.value.has_finalizers() => Released::Pending(held),
             last => Released::Gone(last.unwrap_or_else(|| record.clone())),

@@ -233,25 +233,36 @@ impl FeedTask {
         told: &mut Option<News>,
     ) -> feed::Result<Infallible> {
         let connection = self.agent.connect().await?;
-        let mut reading = Some(self.begin_read().await);
-        let mut feed = connection.listen().await?;
-        let mut live = None;
         loop {
-            match feed.next().await? {
-                Event::Snapshot {
-                    epoch,
-                    sandboxes,
-                    node,
-                } => {
-                    live.get_or_insert(self.daemons.feeds.enter(&self.node, connection.objects()));
-                    if let Some(reading) = reading.take() {
-                        self.take_all(reading, sandboxes, &node);
+            let mut reading = Some(self.begin_read().await);
+            let mut feed = connection.listen().await?;
+            let snapshot = loop {
+                match feed.next().await? {
+                    Event::Snapshot {
+                        sandboxes, node, ..
+                    } => break (sandboxes, node),
+                    event => {
+                        // While the agent waits for its daemon, others may try to read it.
+                        if matches!(
+                            event,
+                            Event::Heartbeat {
+                                daemon_answers: false
+                            }
+                        ) {
+                            reading = None;
+                        }
+                        self.take(event);
                     }
-                    backoff.reset();
-                    tracing::debug!(node = %self.node, epoch, "feed is live");
-                    self.tell(told, News::Live).await;
                 }
-                event => self.take(event),
+            };
+            // What was done here since the reading was given up may be newer than the snapshot: ask for another one.
+            let Some(reading) = reading else { continue };
+            let _live = self.daemons.feeds.enter(&self.node, connection.objects());
+            self.take_all(reading, snapshot.0, &snapshot.1);
+            backoff.reset();
+            self.tell(told, News::Live).await;
+            loop {
+                self.take(feed.next().await?);
             }
         }
     }

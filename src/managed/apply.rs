@@ -6,18 +6,15 @@ use super::{
     check::check,
     conflict::{Conflict, Conflicts},
     endpoint::{
-        Changes, Endpoint, Version, drop_kept, managed_fields, put_managed_fields,
-        take_managed_fields,
+        Changes, Endpoint, drop_kept, managed_fields, put_managed_fields, take_managed_fields,
     },
     error::{Error, Result},
-    field_set::FieldSet,
-    fields::{Counted, add_declared, conform, fields},
+    fields::{Counted, conform, fields},
     last_applied,
     managed_fields::{Entry, ManagedFields, Operation},
     merge::merge,
     order::same,
     place::Place,
-    remove::remove,
 };
 use crate::meta::UnixTime;
 
@@ -187,144 +184,7 @@ impl Endpoint<'_> {
             return Ok(());
         }
         // As they are listed, whatever order the object had its owners in.
-        conflicts.sort_by(|left, right| left.message().cmp(&right.message()));
+        conflicts.sort_by_cached_key(Conflict::message);
         Err(Conflicts(conflicts).into())
-    }
-
-    /// `merged` without what the manager applied before, except what somebody owns: another, or the manager by what it
-    /// applies now.
-    fn prune(
-        &self,
-        merged: Value,
-        last: &Entry,
-        others: &ManagedFields,
-        applied: &FieldSet,
-    ) -> Value {
-        let Some(version) = self.version_named(&last.manager.api_version) else {
-            return merged;
-        };
-        let mut last = last.fields.clone();
-        add_declared(Place::root(version.schema), &mut last);
-        let merged = self.in_own(merged);
-        let as_last = merged.to(version);
-        let mut pruned = as_last.without(&last);
-        for (version, mut owned) in self.owned_by_version(version, others, applied) {
-            add_declared(Place::root(version.schema), &mut owned);
-            let merged = merged.to(version);
-            let mut unowned = merged.fields();
-            unowned.subtract(&pruned.to(version).fields());
-            unowned.subtract(&owned);
-            pruned = merged.without(&unowned);
-        }
-        // What went only because what held it went comes back, unless the manager had applied it.
-        let mut gone = as_last.fields();
-        gone.subtract(&pruned.to(version).fields());
-        as_last
-            .without(&gone.intersection(&last))
-            .to(self.version)
-            .object
-    }
-
-    fn in_own(&self, object: Value) -> InVersion<'_> {
-        InVersion {
-            object,
-            version: self.version,
-            convert: self.convert,
-        }
-    }
-
-    /// What anybody owns, by version; `first` comes first, since fields that a conversion needs must be there.
-    fn owned_by_version(
-        &self,
-        first: Version<'_>,
-        others: &ManagedFields,
-        applied: &FieldSet,
-    ) -> Vec<(Version<'_>, FieldSet)> {
-        let versions = std::iter::once(&self.version).chain(self.other_versions);
-        let mut owned: Vec<_> = versions
-            .filter_map(|version| {
-                let is_named = |entry: &&Entry| entry.manager.api_version == version.api_version;
-                let mut set = FieldSet::default();
-                let mut owners = others.entries().iter().filter(is_named).peekable();
-                let applies = version.api_version == self.version.api_version;
-                if owners.peek().is_none() && !applies {
-                    return None;
-                }
-                owners.for_each(|entry| set.unite(entry.fields.clone()));
-                if applies {
-                    set.unite(applied.clone());
-                }
-                Some((*version, set))
-            })
-            .collect();
-        owned.sort_by_key(|(version, _)| version.api_version != first.api_version);
-        owned
-    }
-}
-
-/// An object in a version of the API.
-struct InVersion<'a> {
-    object: Value,
-    version: Version<'a>,
-    convert: &'a (dyn Fn(&Value, &str) -> Value + Sync),
-}
-
-impl<'a> InVersion<'a> {
-    fn to(&self, version: Version<'a>) -> Self {
-        let object = if version.api_version == self.version.api_version {
-            self.object.clone()
-        } else {
-            (self.convert)(&self.object, version.api_version)
-        };
-        Self {
-            object,
-            version,
-            ..*self
-        }
-    }
-
-    fn without(&self, set: &FieldSet) -> Self {
-        let root = Place::root(self.version.schema);
-        Self {
-            object: remove(root, self.object.clone(), set),
-            ..*self
-        }
-    }
-
-    /// All paths at which there is something, also those of the declared fields on the way.
-    fn fields(&self) -> FieldSet {
-        let root = Place::root(self.version.schema);
-        let mut set = fields(root, &self.object, Counted::Asked);
-        add_declared(root, &mut set);
-        set
-    }
-}
-
-/// Gives `after` the times that the owners had in `before` if nothing else differs, so that a write that changes nothing
-/// is none.
-///
-/// To be called last, when both have the same resourceVersion and generation.
-pub fn keep_times(before: &Value, after: &mut Value) {
-    let stripped = |object: &Value| {
-        let mut object = object.clone();
-        (take_managed_fields(&mut object), object)
-    };
-    let ((old_owners, old), (new_owners, new)) = (stripped(before), stripped(after));
-    let untimed = |owners: &Value| {
-        ManagedFields::decode(owners).map(|mut managed| {
-            managed.edit(|entry| {
-                entry.time = None;
-                true
-            });
-            managed.encode()
-        })
-    };
-    if old_owners != new_owners
-        && old == new
-        && let (Ok(old), Ok(new)) = (untimed(&old_owners), untimed(&new_owners))
-        && old == new
-        && let Some(metadata) = after.get_mut("metadata").and_then(Value::as_object_mut)
-    {
-        metadata.insert("managedFields".to_owned(), old_owners);
     }
 }

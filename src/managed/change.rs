@@ -50,23 +50,19 @@ impl Change {
         if old.is_empty() && new.is_empty() {
             return !same(before, after);
         }
-        for (name, value) in old {
+        let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+        while let Some(name) = first(
+            old.peek().map(|(name, _)| *name),
+            new.peek().map(|(name, _)| *name),
+        ) {
+            let of = |field: &(&String, &Value)| field.0 == name;
+            let (old, new) = (old.next_if(of), new.next_if(of));
             self.step(
                 place.field(name),
                 || Element::Field(name.into()),
-                Some(value),
-                new.get(name),
+                value(old),
+                value(new),
             );
-        }
-        for (name, value) in new {
-            if !old.contains_key(name) {
-                self.step(
-                    place.field(name),
-                    || Element::Field(name.into()),
-                    None,
-                    Some(value),
-                );
-            }
         }
         false
     }
@@ -90,7 +86,8 @@ impl Change {
         let mut new = new
             .chunk_by(|(left, _), (right, _)| left == right)
             .peekable();
-        while let Some(element) = first(old.peek(), new.peek()) {
+        let element = |equal: &&[(Element, &Value)]| equal[0].0.clone();
+        while let Some(element) = first(old.peek().map(element), new.peek().map(element)) {
             let of = |equal: &&[(Element, &Value)]| equal[0].0 == element;
             let (old, new) = (old.next_if(of), new.next_if(of));
             self.compare_items(
@@ -181,12 +178,13 @@ fn by_element<'v>(
     place.by_element(shared, items)
 }
 
-fn first(
-    old: Option<&&[(Element, &Value)]>,
-    new: Option<&&[(Element, &Value)]>,
-) -> Option<Element> {
-    let element = |equal: &&[(Element, &Value)]| equal[0].0.clone();
-    match (old.map(element), new.map(element)) {
+fn value<'v>(field: Option<(&String, &'v Value)>) -> Option<&'v Value> {
+    field.map(|(_, value)| value)
+}
+
+/// The one that comes first in the order of both.
+fn first<T: Ord>(old: Option<T>, new: Option<T>) -> Option<T> {
+    match (old, new) {
         (Some(old), Some(new)) => Some(old.min(new)),
         (old, new) => old.or(new),
     }

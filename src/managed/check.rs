@@ -15,15 +15,22 @@ use crate::schema::{NodeRef, ValueKind};
 const MAX_FAULTS: usize = 100;
 
 /// Fields of a configuration that do not have their type, each with its path: `.spec.x: expected string, got …`.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+///
+/// At least one, at most 100.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Faults(Vec<String>);
+
+/// A walk through a configuration.
+#[derive(Default)]
+struct Check {
     faults: Vec<String>,
+    /// Where it is.
     path: String,
 }
 
 impl std::fmt::Display for Faults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.faults[..] {
+        match &self.0[..] {
             [only] => f.write_str(only),
             faults => {
                 f.write_str("errors:")?;
@@ -35,24 +42,24 @@ impl std::fmt::Display for Faults {
 
 /// What is wrong with `config`; fields that a list's items are known by may not repeat.
 pub(super) fn check(root: NodeRef<'_>, config: &Value) -> Result<(), Faults> {
-    let mut faults = Faults::default();
-    faults.check(Place::Of(root), config);
-    if faults.faults.is_empty() {
+    let mut check = Check::default();
+    check.value(Place::Of(root), config);
+    if check.faults.is_empty() {
         Ok(())
     } else {
-        Err(faults)
+        Err(Faults(check.faults))
     }
 }
 
-impl Faults {
-    fn check(&mut self, place: Place<'_>, value: &Value) {
+impl Check {
+    fn value(&mut self, place: Place<'_>, value: &Value) {
         let Place::Of(node) = place else {
             return;
         };
         match (node.value_kind(), value) {
             (ValueKind::Any, _) | (_, Value::Null) => {}
-            (ValueKind::Object, Value::Object(fields)) => self.check_map(node, fields),
-            (ValueKind::List, Value::Array(items)) => self.check_list(place, items),
+            (ValueKind::Object, Value::Object(fields)) => self.map(node, fields),
+            (ValueKind::List, Value::Array(items)) => self.list(place, items),
             (kind, value) => {
                 if let Some(fault) = scalar_fault(kind, value) {
                     self.note(&fault);
@@ -61,25 +68,25 @@ impl Faults {
         }
     }
 
-    fn check_map(&mut self, node: NodeRef<'_>, fields: &Map<String, Value>) {
+    fn map(&mut self, node: NodeRef<'_>, fields: &Map<String, Value>) {
         for (name, value) in fields {
             let place = match node.field(name) {
                 Some(field) => Place::Of(field),
                 None if node.is_open() => Place::Any,
                 None => {
-                    self.below(&Element::Field(name.into()), |faults| {
-                        faults.note("field not declared in schema");
+                    self.below(&Element::Field(name.into()), |check| {
+                        check.note("field not declared in schema");
                     });
                     continue;
                 }
             };
-            self.below(&Element::Field(name.into()), |faults| {
-                faults.check(place, value)
+            self.below(&Element::Field(name.into()), |check| {
+                check.value(place, value)
             });
         }
     }
 
-    fn check_list(&mut self, place: Place<'_>, items: &[Value]) {
+    fn list(&mut self, place: Place<'_>, items: &[Value]) {
         let mut seen = BTreeSet::new();
         for (index, item) in items.iter().enumerate() {
             let element = match place.sharing() {
@@ -93,7 +100,7 @@ impl Faults {
             if seen.contains(&element) {
                 self.note(&format!("duplicate entries for key {element}"));
             }
-            self.below(&element, |faults| faults.check(place.item(), item));
+            self.below(&element, |check| check.value(place.item(), item));
             seen.insert(element);
         }
     }

@@ -46,7 +46,7 @@ pub struct Endpoint<'a> {
     pub version: Version<'a>,
     /// The other versions of the resource. Fields owned in a version that is in neither lose their owner.
     pub other_versions: &'a [Version<'a>],
-    /// An object in one of the other versions, or back in this one.
+    /// An object in one of the other versions, or back in this one. Any field of the object may be absent.
     pub convert: &'a (dyn Fn(&Value, &str) -> Value + Sync),
     /// Kind of the objects.
     pub kind: &'a str,

@@ -55,9 +55,17 @@ impl FieldSet {
             *self = other;
             return;
         }
-        for node in other.nodes {
+        // One pass: adding each at its place would take the square of it for sets that a client made long.
+        let own = std::mem::take(&mut self.nodes);
+        self.nodes.reserve(own.len() + other.nodes.len());
+        let mut others = other.nodes.into_iter().peekable();
+        for node in own {
+            while let Some(other) = others.next_if(|other| other.element <= node.element) {
+                self.push(other.element, other.owned, other.below);
+            }
             self.push(node.element, node.owned, node.below);
         }
+        self.nodes.extend(others);
     }
 
     /// Takes out what is in `other`.
@@ -91,6 +99,15 @@ impl FieldSet {
             }
         }
         both
+    }
+
+    /// Whether all that is in the set is in `other`, too.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.nodes.iter().all(|node| {
+            other.get(&node.element).is_some_and(|other| {
+                (!node.owned || other.owned) && node.below.is_within(&other.below)
+            })
+        })
     }
 
     /// The paths below which there are no others in the set.
@@ -139,7 +156,17 @@ impl FieldSet {
         index.ok().map(|index| &self.nodes[index])
     }
 
-    /// Adds a step and what is below it. Cheapest in the order of the elements.
+    /// The set of these steps, in any order. Of equal ones all is in the set that is in one.
+    pub(super) fn from_nodes(mut nodes: Vec<Node>) -> Self {
+        nodes.sort_by(|left, right| left.element.cmp(&right.element));
+        let mut set = Self::default();
+        for node in nodes {
+            set.push(node.element, node.owned, node.below);
+        }
+        set
+    }
+
+    /// Adds a step and what is below it. Cheap in the order of the elements; else the steps behind it have to move.
     pub(super) fn push(&mut self, element: Element, owned: bool, below: Self) {
         if !owned && below.is_empty() {
             return;

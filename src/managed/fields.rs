@@ -79,11 +79,11 @@ pub(super) fn conform(place: Place<'_>, set: &mut FieldSet) {
     set.edit(|node| {
         let below = place.below(&node.element);
         match below.sharing() {
-            Sharing::Deduced => {}
-            Sharing::Whole => {
+            Sharing::Whole if below.is_container() => {
                 node.owned = true;
                 node.below = FieldSet::default();
             }
+            Sharing::Whole | Sharing::Deduced => {}
             Sharing::Fields | Sharing::Items(_) => conform(below, &mut node.below),
         }
     });

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     element::{Element, InvalidElement},
-    field_set::FieldSet,
+    field_set::{FieldSet, Node},
 };
 
 /// Why a value is not FieldsV1.
@@ -52,15 +52,19 @@ impl FieldSet {
     }
 
     fn from_map(fields: &Map<String, Value>) -> Result<Self, InvalidFields> {
-        let mut set = Self::default();
+        let mut nodes = Vec::with_capacity(fields.len());
         for (key, value) in fields.iter().filter(|(key, _)| *key != ".") {
             if let Some(element) = Element::parse(key)? {
                 let below = Self::from_value(value)?;
-                let owned = below.is_empty() || value.get(".").is_some();
-                set.push(element, owned, below);
+                nodes.push(Node {
+                    element,
+                    owned: below.is_empty() || value.get(".").is_some(),
+                    below,
+                });
             }
         }
-        Ok(set)
+        // Texts of keys with numbers come in another order than the keys.
+        Ok(Self::from_nodes(nodes))
     }
 }
 

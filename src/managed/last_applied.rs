@@ -55,6 +55,8 @@ pub(super) fn update(object: &mut Value, config: &Value) {
     let mut config = config.clone();
     if let Some(annotations) = annotations_mut(&mut config) {
         annotations.remove(ANNOTATION);
+    } else if let Some(metadata) = config.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("annotations");
     }
     let text = format!("{}\n", Json(&config));
     if let Some(annotations) = annotations_mut(object) {

@@ -75,13 +75,20 @@ pub enum InvalidEntry {
     Fields(#[from] InvalidFields),
 }
 
-/// An applier is one whatever its configuration's version.
+impl Manager {
+    /// What tells managers apart. An applier is one whatever its configuration's version.
+    fn identity(&self) -> (Operation, &str, &str, &str) {
+        let api_version = match self.operation {
+            Operation::Apply => "",
+            Operation::Update => &self.api_version,
+        };
+        (self.operation, &self.name, api_version, &self.subresource)
+    }
+}
+
 impl PartialEq for Manager {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.operation == other.operation
-            && self.subresource == other.subresource
-            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+        self.identity() == other.identity()
     }
 }
 
@@ -93,21 +100,26 @@ impl ManagedFields {
     /// # Errors
     /// When an entry cannot be read; then none is.
     pub fn decode(list: &Value) -> Result<Self, InvalidEntry> {
-        let mut managed = Self::default();
         let items = match list {
             Value::Null => &[][..],
             Value::Array(items) => items,
             _ => return Err(InvalidEntry::Malformed),
         };
-        for (index, item) in items.iter().enumerate() {
-            let entry = Entry::decode(index, item)?;
-            // Of two entries of one manager the last counts.
-            managed
-                .entries
-                .retain(|other| other.manager != entry.manager);
-            managed.entries.push(entry);
-        }
-        Ok(managed)
+        let decoded = items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| Entry::decode(index, item));
+        let mut entries = decoded.collect::<Result<Vec<_>, _>>()?;
+        entries.sort_by(|left, right| left.manager.identity().cmp(&right.manager.identity()));
+        entries.dedup_by(|next, last| {
+            let is_same = next.manager == last.manager;
+            if is_same {
+                // Of two entries of one manager the last counts.
+                std::mem::swap(next, last);
+            }
+            is_same
+        });
+        Ok(Self { entries })
     }
 
     /// The entries as `metadata.managedFields` has them: appliers first, then by time and name. None: no field is owned.

@@ -71,6 +71,12 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Whether the schema has a list or an object here.
+    pub(super) fn is_container(self) -> bool {
+        let is_container = |kind| matches!(kind, ValueKind::List | ValueKind::Object);
+        matches!(self, Self::Of(node) if is_container(node.value_kind()))
+    }
+
     /// What the field `name` holds.
     pub(super) fn field(self, name: &str) -> Self {
         match self {

@@ -133,10 +133,8 @@ impl Objects {
         now: Instant,
     ) -> Result<()> {
         let over = self.shared.kept.lock().over(listed, keep_absent, now);
-        for claim in over {
-            self.write((claim, None), 0).await?;
-        }
-        Ok(())
+        let deletes = over.into_iter().map(|claim| self.write((claim, None), 0));
+        futures::future::try_join_all(deletes).await.map(drop)
     }
 
     async fn write(&self, change: Change, bytes: usize) -> Result<()> {

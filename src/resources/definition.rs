@@ -144,6 +144,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             columns: &COLUMNS,
             deprecation: None,
         }],
+        status: true,
         subresources,
         selectable_fields: &["status.nodeName"],
     })

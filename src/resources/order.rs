@@ -8,7 +8,7 @@ use crate::{
     api::{PoolKeySource, SandboxKey, ShutdownPolicy, labels, pool_key_for},
     apiserver::{Context, Create, Definition, Status, StatusCause},
     fleet::UserPart,
-    gateway::ClaimOrder,
+    gateway::{ClaimOrder, Kept},
     meta::UnixTime,
 };
 
@@ -75,17 +75,21 @@ pub(super) fn warn_reserved(context: &Context, object: &Value) {
     }
 }
 
-/// Tells the client what of its object would be forgotten.
-pub(super) fn warn_memory_only(context: &Context, user: &UserPart) {
+/// Tells the client that what it says of a sandbox may be forgotten, if it says anything that the node does not.
+pub(super) fn warn_of_loss(context: &Context, user: &UserPart, kept: Kept) {
     let metadata = [
         user.labels.is_empty(),
         user.annotations.is_empty(),
         user.owner_references.is_empty(),
         user.finalizers.is_empty(),
     ];
-    if metadata.contains(&false) || user.shutdown_time.is_some() {
-        context.warn("the node runs no agent: what this object says beside its node's facts does not survive a restart of this server");
-    }
+    let says_nothing = !metadata.contains(&false) && user.shutdown_time.is_none();
+    let reason = match kept {
+        Kept::InMemory if !says_nothing => "the node runs no agent",
+        Kept::Unconfirmed if !says_nothing => "the node's agent did not confirm",
+        _ => return,
+    };
+    context.warn(format!("{reason}: what this object says beside its node's facts may not survive a restart of this server"));
 }
 
 /// What is kept of the object as its user's part.

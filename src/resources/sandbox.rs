@@ -9,7 +9,7 @@ use super::{
     definition::{ACTIONS, Action},
     encode,
     error::status,
-    order::{order, warn_memory_only, warn_reserved},
+    order::{order, warn_of_loss, warn_reserved},
     subresource, update,
 };
 use crate::{
@@ -103,11 +103,13 @@ impl Resource for Sandboxes {
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
         let order = order(&self.definition, &create, UnixTime::now())?;
         warn_reserved(context, &create.object);
-        warn_memory_only(context, &order.user);
+        let user = order.user.clone();
         let default_lease = order.ttl.is_none();
         let claimed = self.gateway.claim(order).await;
         let claimed =
             claimed.map_err(|error| status(&self.definition, &create.key.name, &error))?;
+        let Sandbox { node, claim, .. } = &claimed.record.value;
+        warn_of_loss(context, &user, self.gateway.keep_user(node, claim).await);
         if let Some(deadline) = claimed.record.value.deadline.filter(|_| default_lease) {
             context.warn(format!(
                 "spec.shutdownTime is not set: the sandbox ends with its lease, at {deadline}"

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Sandboxes,
-    order::{shutdown_time, user_part, warn_memory_only},
+    order::{shutdown_time, user_part, warn_of_loss},
 };
 use crate::{
     api::labels,
@@ -102,12 +102,16 @@ pub(super) async fn update(
         record = renewed.map_err(|error| sandboxes.refused(&update.old.value, &error))?;
     }
     let user = Arc::new(user_part(&update.new_json));
-    warn_memory_only(context, &user);
     let Sandbox { node, claim, .. } = &record.value;
     let stored = sandboxes
         .fleet
-        .set_user(node, claim, record.version, user)
+        .set_user(node, claim, record.version, user.clone())
         .map_err(|_| NotUpdated::Overtaken)?;
+    warn_of_loss(
+        context,
+        &user,
+        sandboxes.gateway.keep_user(node, claim).await,
+    );
     sandboxes.gateway.renew_if_needed(&stored.value);
     Ok(stored)
 }

@@ -8,6 +8,7 @@ mod api_service;
 mod auth;
 mod caller;
 mod chart;
+mod claims;
 mod components;
 mod control_plane;
 mod etcd;
@@ -33,4 +34,5 @@ mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
 mod users;
+mod warm_pools;
 mod watches;

@@ -358,6 +358,25 @@ async fn a_daemon_that_is_down_keeps_its_sandboxes_and_loses_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_starts_although_the_daemon_beside_an_agent_is_down() {
+    let mut bench = Bench::start(2).await;
+    let node = bench.daemon().name().clone();
+    let lost = bench.daemon().claims_of("default/sb-000000")[0].clone();
+    bench.daemon().stop().await;
+    let mut listed = bench.sim.inventories();
+    listed[0].agent = Some(bench.agent.identity.endpoint());
+    bench.server = Server::start(&listed).await;
+    assert!(bench.lists(&lost));
+    assert_eq!(bench.server.health(&node), Some(Health::Stale));
+    assert!(!bench.server.inventory.is_live(&node));
+    assert!(bench.daemon().lose(&lost));
+    bench.daemon().start().await;
+    bench.is_live().await;
+    assert!(!bench.lists(&lost));
+    assert_eq!(bench.server.health(&node), Some(Health::Fresh));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_slow_daemon_is_told_later_and_stays() {
     let bench = Bench::start(2).await;
     let late = Fault {

@@ -80,8 +80,9 @@ impl Reviewer {
         self.state.failure.store(status, Ordering::SeqCst);
     }
 
+    /// An authorizer that asks for every name.
     fn authorizer(&self) -> Authorizer {
-        Authorizer::delegated(self.client.clone(), false, AuthMetrics::default())
+        Authorizer::delegated(self.client.clone(), true, AuthMetrics::default())
     }
 }
 
@@ -104,7 +105,13 @@ async fn review(state: Arc<State>, request: Request<Incoming>) -> Response<Full<
             whose(review["spec"]["token"].as_str().unwrap())
         }
         "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
-            json!({"allowed": may(&review["spec"]), "reason": "the rules"})
+            let reason = match review["spec"]["user"].as_str() {
+                Some("rob") => {
+                    "RBAC: allowed by ClusterRoleBinding \"r\" of ClusterRole \"r\" to User \"rob\""
+                }
+                _ => "the rules",
+            };
+            json!({"allowed": may(&review["spec"]), "reason": reason})
         }
         path => panic!("unexpected {path}"),
     };
@@ -119,9 +126,11 @@ fn whose(token: &str) -> Value {
     }
 }
 
-/// `ann` may do everything, `bob` only what concerns the object `x`.
+/// `ann` may do everything, and so may `rob`, by RBAC; `bob` only what concerns the object `x`.
 fn may(spec: &Value) -> bool {
-    spec["user"] == "ann" || (spec["user"] == "bob" && spec["resourceAttributes"]["name"] == "x")
+    spec["user"] == "ann"
+        || spec["user"] == "rob"
+        || (spec["user"] == "bob" && spec["resourceAttributes"]["name"] == "x")
 }
 
 /// A server that answers with whom it takes the caller for, and with the headers that are left.
@@ -634,6 +643,35 @@ async fn one_allow_covers_every_name_of_a_proxied_user_and_of_nobody_else() {
             .unwrap();
         assert_eq!(decision == Decision::Allow, allowed, "{name}");
     }
+}
+
+#[tokio::test]
+async fn an_allow_of_rbac_covers_every_name_of_a_direct_request_too() {
+    let reviewer = Reviewer::start().await;
+    let authorizer = Authorizer::delegated(reviewer.client.clone(), false, AuthMetrics::default());
+    let asked = async |user: &str, name: &str| {
+        let (user, before) = (UserInfo::new(user, &[]), reviewer.n_reviews());
+        let attributes = get_sandbox(name);
+        let decision = authorizer
+            .authorize(&user, &attributes, Origin::Direct)
+            .await
+            .unwrap();
+        (decision == Decision::Allow, reviewer.n_reviews() - before)
+    };
+    assert_eq!(asked("rob", "a").await, (true, 1));
+    assert_eq!(
+        asked("rob", "b").await,
+        (true, 0),
+        "RBAC's rules without names are for all names"
+    );
+    assert_eq!(
+        asked("ann", "a").await,
+        (true, 2),
+        "another authorizer's yes may have had a no behind it"
+    );
+    assert_eq!(asked("ann", "b").await, (true, 1));
+    assert_eq!(asked("bob", "x").await, (true, 2));
+    assert_eq!(asked("bob", "y").await, (false, 1));
 }
 
 #[tokio::test]

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{ALICE, ALL_SANDBOXES, Cluster, SANDBOXES, item, mk_node, mk_sandbox};
 
+/// What is done to a sandbox before it is sent.
+type Change = Box<dyn Fn(&mut Value)>;
+
 fn named(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut sandbox = mk_sandbox(name);
     change(&mut sandbox);
@@ -161,7 +164,7 @@ async fn names_have_the_length_and_the_letters_of_names() {
 async fn what_is_invalid_is_named_by_its_field_and_costs_nothing() {
     let cluster = Cluster::start(mk_node(4)).await;
     let long = "v".repeat(64);
-    let cases: Vec<(&str, Box<dyn Fn(&mut Value)>)> = vec![
+    let cases: Vec<(&str, Change)> = vec![
         (
             "metadata.labels",
             Box::new(move |s| s["metadata"]["labels"] = json!({"a": long})),

@@ -214,11 +214,10 @@ fn the_client_of_kubernetes_is_where_the_cluster_is_asked() {
         "cli",
         "inventory",
         "ledger",
-        "managed",
         "sequencer",
+        "node",
         "sim",
         "warmpool",
-        "node",
     ];
     for room in map()
         .keys()

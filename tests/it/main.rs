@@ -19,6 +19,7 @@ mod inventory;
 mod layers;
 mod lifecycle;
 mod list;
+mod manifests;
 mod negotiation;
 mod openapi;
 mod patch;

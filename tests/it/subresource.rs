@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Cluster, SANDBOXES, item, mk_node};
+use crate::harness::{Answer, Client, Cluster, SANDBOXES, TABLE, item, mk_node};
 
 const ACTIONS: [&str; 4] = ["pause", "resume", "fork", "snapshot"];
 
@@ -163,4 +163,56 @@ async fn a_wrong_phase_is_a_conflict() {
         let refused = post(&cluster.client, action, "").await;
         refused.refusal(409, "Conflict");
     }
+}
+
+#[tokio::test]
+async fn the_status_is_read_as_the_object_and_written_by_nobody() {
+    let cluster = mk_cluster().await;
+    let path = format!("{}/status", item("a"));
+    let object = cluster.client.get(item("a")).await.json();
+    assert_eq!(cluster.client.get(&path).await.json(), object);
+    let table = cluster.client.get_as(&path, TABLE).await.json();
+    assert_eq!(table["rows"][0]["cells"][0], "a");
+
+    let version = cluster.fleet.store().head();
+    let mut mine = object.clone();
+    mine["status"]["nodeName"] = "mine".into();
+    mine["metadata"]["labels"]["x"] = "y".into();
+    mine["spec"]["operatingMode"] = "Suspended".into();
+    let patch = json!({"status": {"nodeName": "mine"}, "spec": {"shutdownPolicy": "Delete"}});
+    let operations = json!([{"op": "replace", "path": "/status/nodeName", "value": "mine"}]);
+    for written in [
+        cluster.client.put(&path, &mine).await,
+        cluster.client.merge(&path, &patch).await,
+        cluster.client.operations(&path, &operations).await,
+    ] {
+        assert_eq!((written.code(), written.json()), (200, object.clone()));
+        let warnings = written.headers("warning");
+        assert!(
+            warnings.iter().any(|text| text.contains("status")),
+            "{warnings:?}"
+        );
+    }
+    let same = cluster.client.put(&path, &object).await;
+    assert_eq!(same.headers("warning"), Vec::<&str>::new());
+    assert_eq!(cluster.fleet.store().head(), version);
+
+    mine["metadata"]["resourceVersion"] = "1".into();
+    cluster
+        .client
+        .put(&path, &mine)
+        .await
+        .refusal(409, "Conflict");
+    cluster
+        .client
+        .post(&path, &object)
+        .await
+        .refusal(405, "MethodNotAllowed");
+    cluster
+        .client
+        .delete(&path, Value::Null)
+        .await
+        .refusal(405, "MethodNotAllowed");
+    let missing = format!("{}/status", item("b"));
+    cluster.client.get(&missing).await.refusal(404, "NotFound");
 }

@@ -145,6 +145,7 @@ fn mk_definition() -> Definition {
             }],
             deprecation: Some("example.com/v1 Widget is deprecated"),
         }],
+        status: false,
         subresources: Vec::new(),
         selectable_fields: &["spec.color"],
     }

@@ -70,11 +70,16 @@ impl<R: Resource> Served<R> {
         let definition = self.0.definition();
         let target = &request.target;
         let not_allowed = || Err(Status::method_not_allowed(definition, target.verb.as_str()));
+        if target.is_of_status() && definition.status {
+            return match target.verb {
+                Verb::Get => get::get(self.0.as_ref(), request).await,
+                Verb::Update => update::update(&self.0, request).await,
+                Verb::Patch => patch::patch(&self.0, request).await,
+                _ => not_allowed(),
+            };
+        }
         if !target.subresource.is_empty() {
-            let known = definition
-                .subresources
-                .iter()
-                .position(|subresource| subresource.name == target.subresource);
+            let known = definition.subresource(&target.subresource);
             let subresource = known.ok_or_else(Status::resource_not_found)?;
             return match target.verb {
                 Verb::Create => subresource::invoke(&self.0, request, subresource).await,

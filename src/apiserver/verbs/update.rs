@@ -134,6 +134,15 @@ fn revised<R: Resource>(
     let unknown = schema.prune(&mut new_json);
     let validation = options.field_validation;
     judge(request, definition.kind, validation, &duplicates, &unknown)?;
+    if request.target.is_of_status() {
+        if new_json["status"] != old_json["status"] {
+            request
+                .context
+                .warn("status: dropped, the server alone knows it");
+        }
+        // What remains of the request is what it checks: the object, its version, its fields.
+        new_json = old_json.clone();
+    }
     keep(&old_json, &mut new_json);
     for uid in merge_equal_owners(&mut new_json) {
         request.context.warn(super::create::duplicate_owner(&uid));
@@ -239,9 +248,7 @@ fn keep(old: &Value, new: &mut Value) {
 
 /// An object that is being deleted takes no new finalizers: nobody would know to act on them.
 fn new_finalizers(old: &Value, new: &Value) -> Option<StatusCause> {
-    if old["metadata"].get("deletionTimestamp").is_none() {
-        return None;
-    }
+    old["metadata"].get("deletionTimestamp")?;
     let listed = |object: &Value| {
         object["metadata"]["finalizers"]
             .as_array()

@@ -1,6 +1,6 @@
 //! The custom resource that is written to, and random objects of it.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rand::{Rng as _, rngs::SmallRng, seq::SliceRandom as _};
@@ -52,8 +52,8 @@ pub(super) fn schema() -> TypeSchema {
     TypeSchema::spec_and_status::<SpecimenSpec, SandboxStatus>("A specimen.").unwrap()
 }
 
-/// Writes the definition into `dir`.
-pub(super) fn write_crd(dir: &Path) {
+/// The definition.
+pub(super) fn crd() -> Value {
     let version = CustomResourceVersion {
         name: "v1".to_owned(),
         schema: schema(),
@@ -72,7 +72,7 @@ pub(super) fn write_crd(dir: &Path) {
         namespaced: true,
         versions: vec![version],
     };
-    std::fs::write(dir.join("specimens.yaml"), crd.to_yaml().unwrap()).unwrap();
+    crd.to_value().unwrap()
 }
 
 /// Makes random objects, whose fields are few enough to meet often.
@@ -121,8 +121,21 @@ impl Source<'_> {
         self.set(metadata, "annotations", 30, |source| {
             source.map(&["a", "x.example/b"], &texts)
         });
+        if self.chance(15) {
+            // What `kubectl apply` leaves on an object, so that it may later apply on the server's side.
+            let mut last =
+                json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "x"}});
+            last["spec"] = self.spec();
+            metadata["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] =
+                last.to_string().into();
+        }
         self.set(metadata, "finalizers", 20, |source| {
-            source.list(&[json!("example.org/a"), json!("example.org/b")])
+            // The one shared list in which items may repeat.
+            let mut names = source.list(&[json!("example.org/a"), json!("example.org/b")]);
+            if source.chance(20) {
+                names = json!(["example.org/a", "example.org/b", "example.org/a"]);
+            }
+            names
         });
         self.set(metadata, "ownerReferences", 10, |source| {
             let owner = |uid| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid});
@@ -239,13 +252,14 @@ impl Source<'_> {
             json!({"id": 2, "zone": "here"}),
             json!({"id": 3}),
             json!({"id": 10}),
+            json!({"id": 1_000_000}),
         ]);
         for row in rows.as_array_mut().unwrap() {
             self.set(row, "text", 50, |source| {
                 source.pick(&[json!("1"), json!("2")])
             });
             self.set(row, "set", 40, |source| {
-                source.list(&[json!("a"), json!("b"), json!("c>d")])
+                source.list(&[json!("a"), json!("b"), json!("é>\t\u{1}")])
             });
         }
         rows

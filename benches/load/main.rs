@@ -1,0 +1,97 @@
+//! The server under load, beside a real control plane: what a client waits, what the server spends, and what the same
+//! machine gives a server that does nothing but send bytes.
+//!
+//! `hack/bench` runs it. Everything is a process of its own, as in production: etcd, kube-apiserver, the simulated nodes, the
+//! server, the ceiling; this process is the client. All share the machine, so a number of a busy machine is a bad number:
+//! compare with the ceiling, which was measured in the same run by the same client.
+
+mod ceiling;
+mod claims;
+mod client;
+mod cluster;
+mod direct;
+mod latency;
+mod options;
+mod quiet;
+mod reads;
+mod report;
+mod usage;
+mod watches;
+
+#[allow(dead_code, reason = "shared with tests/cluster, which uses all of it")]
+#[path = "../../tests/cluster/api_service.rs"]
+mod api_service;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/caller.rs"]
+mod caller;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/components.rs"]
+mod components;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/control_plane.rs"]
+mod control_plane;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/etcd.rs"]
+mod etcd;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/kubectl.rs"]
+mod kubectl;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/nodes.rs"]
+mod nodes;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/pki.rs"]
+mod pki;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/process.rs"]
+mod process;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/stage.rs"]
+mod stage;
+#[path = "../../tests/it/tls_client.rs"]
+mod tls_client;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../tests/cluster/users.rs"]
+mod users;
+
+use clap::Parser as _;
+
+use crate::{
+    ceiling::Ceiling,
+    cluster::Cluster,
+    options::{Options, Part},
+    report::Report,
+};
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    if let Some(directory) = &options.ceiling {
+        return ceiling::serve(directory);
+    }
+    // One thread: a request and the answer to it never wait for another core to wake up.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(measure(options))
+}
+
+async fn measure(options: Options) -> anyhow::Result<()> {
+    let cluster = Cluster::start(&options).await?;
+    let mut report = Report::new();
+    report.memory("memory, before the load", cluster.server.memory()?, None);
+    if options.runs(Part::Reads) {
+        let samples = reads::Samples::take(&cluster).await?;
+        let ceiling = Ceiling::start(&samples).await?;
+        reads::measure(&cluster, &ceiling, &options, &mut report).await?;
+    }
+    if options.runs(Part::Claims) {
+        claims::measure(&cluster, &options, &mut report).await?;
+    }
+    if options.runs(Part::Watches) {
+        let watchers = watches::open(&cluster, options.watchers).await?;
+        watches::measure(&cluster, &watchers, &options, &mut report).await?;
+        quiet::measure(&cluster, &options, &mut report).await?;
+    }
+    print!("{report}");
+    report.write(&options)
+}

@@ -1,0 +1,88 @@
+//! What to measure, and at which size.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use serde::Serialize;
+
+/// Measures the server under load.
+#[derive(Clone, Debug, Parser, Serialize)]
+pub(crate) struct Options {
+    /// Simulated nodes.
+    #[arg(long, env = "BENCH_NODES", default_value_t = 200)]
+    pub(crate) nodes: usize,
+    /// Sandboxes that are there at the start, over all nodes.
+    #[arg(long, env = "BENCH_SANDBOXES", default_value_t = 50_000)]
+    pub(crate) sandboxes: usize,
+    /// Namespaces that they are spread over.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) namespaces: usize,
+    /// Warm VMs on each node.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) warm: u32,
+    /// What to measure.
+    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Reads, Part::Claims, Part::Watches])]
+    pub(crate) parts: Vec<Part>,
+    /// Gets, one after the other; as many of names that do not exist.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) gets: usize,
+    /// Lists of each kind.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) lists: usize,
+    /// Pages of 500.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) pages: usize,
+    /// Claims, one after the other; as many sent to the nodes directly.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) claims: usize,
+    /// Claims with `in_flight` at once; as many sent to the nodes directly.
+    #[arg(long, default_value_t = 4_000)]
+    pub(crate) burst: usize,
+    /// Claims under way at once.
+    #[arg(long, default_value_t = 16)]
+    pub(crate) in_flight: usize,
+    /// Watchers of all namespaces, each on a connection of its own.
+    #[arg(long, env = "BENCH_WATCHERS", default_value_t = 50)]
+    pub(crate) watchers: usize,
+    /// Changes that the watchers are timed by.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) changes: usize,
+    /// Seconds between two publications of a node.
+    #[arg(long, default_value_t = 30)]
+    pub(crate) publish_period_seconds: u64,
+    /// Seconds without a request; the default is one round of publications.
+    #[arg(long, default_value_t = 30)]
+    pub(crate) idle_seconds: u64,
+    /// Further flags of the server.
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    pub(crate) serve_flags: Vec<String>,
+    /// Where the numbers go.
+    #[arg(long, default_value = "target/bench/load.json")]
+    pub(crate) output: PathBuf,
+    /// Be the ceiling, with the files of this directory.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub(crate) ceiling: Option<PathBuf>,
+    /// What `cargo bench` says to every benchmark.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub(crate) bench: bool,
+}
+
+/// A part of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Part {
+    /// Get, lists, pages.
+    Reads,
+    /// Claims and deletions.
+    Claims,
+    /// Watchers, and the server at rest with them.
+    Watches,
+}
+
+impl Options {
+    pub(crate) fn runs(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+}

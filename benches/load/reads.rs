@@ -1,0 +1,213 @@
+//! Get, lists and pages.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand::seq::IndexedRandom as _;
+
+use crate::{
+    ceiling::Ceiling,
+    client::Client,
+    cluster::{Cluster, Name, all},
+    latency::Latencies,
+    options::Options,
+    report::{Goal, Report, Unit, megabytes},
+};
+
+/// What kubectl asks for.
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+/// What kubectl and client-go's reflector read at once.
+const PAGE: usize = 500;
+
+/// Answers of the server, for the ceiling to repeat.
+pub(crate) struct Samples {
+    object: Bytes,
+    page: Bytes,
+    list: Bytes,
+    table: Bytes,
+}
+
+impl Samples {
+    pub(crate) async fn take(cluster: &Cluster) -> anyhow::Result<Self> {
+        let client = &cluster.client;
+        let names = cluster.names().await?;
+        let any = names.choose(&mut rand::rng());
+        let any = any.ok_or_else(|| anyhow::anyhow!("there are no sandboxes"))?;
+        Ok(Self {
+            object: client.get(&any.path()).await?.body,
+            page: client.get(&page_path()).await?.body,
+            list: client.get(&all()).await?.body,
+            table: client.get_as(&all(), TABLE).await?.body,
+        })
+    }
+
+    /// The answers by the names that the ceiling serves them under.
+    pub(crate) fn named(&self) -> [(&'static str, &Bytes); 4] {
+        [
+            ("object", &self.object),
+            ("page", &self.page),
+            ("list", &self.list),
+            ("table", &self.table),
+        ]
+    }
+}
+
+pub(crate) async fn measure(
+    cluster: &Cluster,
+    ceiling: &Ceiling,
+    options: &Options,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    gets(cluster, ceiling, options, report).await?;
+    pages(cluster, ceiling, options, report).await?;
+    for (what, accept, path, goal) in [
+        (
+            "list all, JSON",
+            "application/json",
+            "/list",
+            Some(Goal::AtMost(300.0)),
+        ),
+        ("list all, Table", TABLE, "/table", None),
+    ] {
+        let kind = Kind {
+            what,
+            accept,
+            path,
+            goal,
+        };
+        lists(cluster, ceiling, &kind, options.lists, report).await?;
+    }
+    Ok(())
+}
+
+async fn gets(
+    cluster: &Cluster,
+    ceiling: &Ceiling,
+    options: &Options,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    eprintln!("{} gets", options.gets);
+    let names = cluster.names().await?;
+    let mut rng = rand::rng();
+    let mut next = || names.choose(&mut rng).map(Name::path);
+    // The first question of a user costs a review by kube-apiserver; the measurement is about the rest.
+    for path in std::iter::repeat_with(&mut next).flatten().take(100) {
+        cluster.client.get(&path).await?;
+    }
+
+    let (mut found, mut bytes) = (Latencies::default(), Latencies::default());
+    let before = (cluster.server.cpu()?, ceiling.usage.cpu()?);
+    for path in std::iter::repeat_with(&mut next)
+        .flatten()
+        .take(options.gets)
+    {
+        found.add(cluster.client.get(&path).await?.latency);
+        // In turns, so that whatever else the machine does hits both.
+        bytes.add(ceiling.client.get("/object").await?.latency);
+    }
+    let after = (cluster.server.cpu()?, ceiling.usage.cpu()?);
+    report.latencies(
+        "get, random name",
+        &found,
+        Some(Goal::AtMost(0.5)),
+        Some(&bytes),
+    );
+    let each = |spent: Duration| spent.as_secs_f64() * 1e3 / options.gets as f64;
+    report
+        .row(
+            "get, random name, CPU of the server",
+            each(after.0 - before.0),
+            Unit::Milliseconds,
+        )
+        .ceiling(each(after.1 - before.1));
+
+    let mut absent = Latencies::default();
+    for (turn, name) in names.iter().cycle().take(options.gets).enumerate() {
+        let path = format!("{}/absent-{turn}", name.collection());
+        absent.add(cluster.client.get_absent(&path).await?.latency);
+    }
+    report.latencies("get, absent name", &absent, None, None);
+    Ok(())
+}
+
+/// The pages of a whole list, over and over, so that late pages count as much as the first.
+async fn pages(
+    cluster: &Cluster,
+    ceiling: &Ceiling,
+    options: &Options,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    eprintln!("{} pages", options.pages);
+    let (mut pages, mut bytes) = (Latencies::default(), Latencies::default());
+    let mut path = page_path();
+    for _ in 0..options.pages {
+        let page = cluster.client.get(&path).await?;
+        pages.add(page.latency);
+        bytes.add(ceiling.client.get("/page").await?.latency);
+        path = next_page(&page.body)?;
+    }
+    report.latencies("page of 500, JSON", &pages, None, Some(&bytes));
+    Ok(())
+}
+
+fn page_path() -> String {
+    format!("{}?limit={PAGE}", all())
+}
+
+/// Where the list goes on, or its beginning.
+fn next_page(page: &[u8]) -> anyhow::Result<String> {
+    let page: serde_json::Value = serde_json::from_slice(page)?;
+    Ok(match page["metadata"]["continue"].as_str() {
+        None | Some("") => page_path(),
+        Some(token) => format!("{}&continue={token}", page_path()),
+    })
+}
+
+/// A kind of list.
+struct Kind {
+    what: &'static str,
+    accept: &'static str,
+    /// Where the ceiling has its bytes.
+    path: &'static str,
+    goal: Option<Goal>,
+}
+
+async fn lists(
+    cluster: &Cluster,
+    ceiling: &Ceiling,
+    kind: &Kind,
+    n_lists: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let Kind {
+        what,
+        accept,
+        path,
+        goal,
+    } = kind;
+    eprintln!("{n_lists} times {what}");
+    let (mut lists, mut bytes) = (Latencies::default(), Latencies::default());
+    let (mut spent, mut spent_on_bytes) = (Duration::ZERO, Duration::ZERO);
+    let mut size = 0;
+    for _ in 0..n_lists {
+        let before = (cluster.server.cpu()?, ceiling.usage.cpu()?);
+        let list = get_list(&cluster.client, &all(), accept).await?;
+        lists.add(list.0);
+        size = list.1;
+        bytes.add(get_list(&ceiling.client, path, accept).await?.0);
+        spent += cluster.server.cpu()? - before.0;
+        spent_on_bytes += ceiling.usage.cpu()? - before.1;
+    }
+    report.latencies(what, &lists, *goal, Some(&bytes));
+    let n_lists = u32::try_from(n_lists)?;
+    report
+        .time(&format!("{what}, CPU of the server"), spent / n_lists)
+        .ceiling((spent_on_bytes / n_lists).as_secs_f64() * 1e3);
+    report.row(&format!("{what}, size"), megabytes(size), Unit::Megabytes);
+    Ok(())
+}
+
+async fn get_list(client: &Client, path: &str, accept: &str) -> anyhow::Result<(Duration, u64)> {
+    let list = client.get_as(path, accept).await?;
+    Ok((list.latency, u64::try_from(list.body.len())?))
+}
