@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Upstream's labels of a claimed sandbox.
-const CLAIM_UID: &str = "agents.x-k8s.io/claim-uid";
+pub(super) const CLAIM_UID: &str = "agents.x-k8s.io/claim-uid";
 const LAUNCH_TYPE: &str = "agents.x-k8s.io/launch-type";
 /// The end of a claim that has none: 9999-12-31, as late as a time can be written.
 const NEVER: UnixTime = UnixTime::from_secs(253_402_300_799);

@@ -90,7 +90,9 @@ pub(super) async fn reconcile(claim: Arc<SandboxClaim>, room: Arc<Room>) -> Resu
 impl Work<'_> {
     async fn step(&mut self) -> Result<Next> {
         let view = self.view().await?;
-        match view.facts(&self.claim).step() {
+        let step = view.facts(&self.claim).step();
+        tracing::debug!(key = %key_of(&self.claim), ?step, "claims: next");
+        match step {
             Step::Rest(pause) => {
                 let action = pause.map_or_else(Action::await_change, Action::requeue);
                 return Ok(Next::Done(action));

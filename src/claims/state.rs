@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    order::order,
+    order::{CLAIM_UID, order},
     status::{FINISHED, READY, bound, condition, unbound},
     validate::{Refusal, validate},
 };
@@ -19,6 +19,9 @@ use crate::{
 
 /// Keeps a claim until its sandbox is released.
 pub(super) const FINALIZER: &str = "sandbox.cocoonstack.io/release";
+
+/// Reason of Ready for a claim whose name is a sandbox's that is not its own.
+const CONFLICT: &str = "AdoptionConflict";
 
 /// Bounds of the pause between two tries to get a sandbox; it grows with the time waited so far.
 const FIRST_TRY: Duration = Duration::from_millis(250);
@@ -111,11 +114,11 @@ impl Facts<'_> {
         }
         match self.sandbox {
             Some(sandbox) if !self.is_ours(sandbox) => State::Refused(Refusal::new(
-                "AdoptionConflict",
+                CONFLICT,
                 "a sandbox of this name exists that was not made for this claim",
             )),
             Some(_) if !protected => State::Unprotected,
-            Some(sandbox) if sandbox.user.is_none() => State::Adopting,
+            Some(sandbox) if !self.owns(sandbox) => State::Adopting,
             Some(_) => State::Bound,
             None if self.was_bound() => State::Missing,
             None => match self.refusal() {
@@ -202,16 +205,34 @@ impl Facts<'_> {
         status.is_some_and(|status| status.sandbox.as_ref().is_some_and(|s| s.name.is_some()))
     }
 
-    /// Whether the sandbox may be this claim's: nobody's object made it, or this claim did.
+    /// Whether the sandbox may be this claim's: this claim made it, or nobody knows whose object did. A claim that was told of
+    /// a conflict does not get the sandbox because a new life of this server knows less.
     fn is_ours(&self, sandbox: &Sandbox) -> bool {
         let Some(user) = &sandbox.user else {
-            return true;
+            return !self.is_in_conflict();
         };
-        let owners: Vec<Value> = serde_json::from_str(&user.owner_references).unwrap_or_default();
+        // Of what a sandbox says only its labels outlive this server, on nodes that keep them.
+        if let Some(uid) = user.labels.get(CLAIM_UID) {
+            return Some(uid.as_str()) == self.claim.metadata.uid.as_deref();
+        }
+        let unknown = user.spec.is_empty() && user.owner_references.is_empty();
+        self.owns(sandbox) || (unknown && !self.is_in_conflict())
+    }
+
+    fn owns(&self, sandbox: &Sandbox) -> bool {
+        let owners = sandbox
+            .user
+            .as_ref()
+            .map_or("", |user| &user.owner_references);
+        let owners: Vec<Value> = serde_json::from_str(owners).unwrap_or_default();
         let uid = self.claim.metadata.uid.as_deref();
         owners
             .iter()
             .any(|owner| owner["uid"].as_str() == uid && uid.is_some())
+    }
+
+    fn is_in_conflict(&self) -> bool {
+        condition(self.claim, READY).is_some_and(|ready| ready.reason == CONFLICT)
     }
 
     fn policy(&self) -> ClaimShutdownPolicy {
@@ -302,6 +323,17 @@ mod tests {
             let at = Timestamp::from_second(NOW).unwrap();
             self.claim.metadata.deletion_timestamp =
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+            self
+        }
+
+        /// As after a restart of the server: of what the user sent only labels are known, and those of some nodes only.
+        fn forgotten(mut self, labels: &[(&str, &str)]) -> Self {
+            let labels = labels.iter().map(|(k, v)| ((*k).into(), (*v).into()));
+            let user = UserPart {
+                labels: labels.collect(),
+                ..UserPart::default()
+            };
+            self.sandbox.as_mut().unwrap().user = Some(Arc::new(user));
             self
         }
 
@@ -431,6 +463,24 @@ mod tests {
         others(Case::new()).then("say False AdoptionConflict None");
         others(Case::new().protected().deleted()).then("unprotect");
         others(Case::new().protected().ending("Retain", -1)).then("say False ClaimExpired None");
+    }
+
+    #[test]
+    fn a_label_tells_whose_a_sandbox_is_after_a_restart() {
+        let bound = |case: Case| case.protected().with_sandbox(Phase::Running, None);
+        let deleted = |uid| bound(Case::new().deleted()).forgotten(&[(CLAIM_UID, uid)]);
+        deleted("u-1").then("release");
+        deleted("u-2").then("unprotect");
+        let alive = |labels: &[_]| bound(Case::new()).forgotten(labels);
+        alive(&[(CLAIM_UID, "u-1")]).then("adopt");
+        alive(&[]).then("adopt");
+        alive(&[(CLAIM_UID, "u-2")]).then("say False AdoptionConflict None");
+        // The conflict outlives the knowledge of it.
+        let conflict = Case::new()
+            .with_sandbox(Phase::Running, Some("u-2"))
+            .said()
+            .forgotten(&[]);
+        conflict.then("rest None");
     }
 
     #[test]

@@ -328,6 +328,22 @@ async fn prepare(control_plane: &ControlPlane) {
     // The next server has another port, and so is another one to the Lease of one that was killed.
     let lease = ["delete", "lease", "--all", "--namespace=sandbox-system"];
     kubectl.stdout(&lease).await;
+    forget_pools(control_plane).await;
+}
+
+/// Takes away what an earlier stage's driver was told and wrote down: nodes have the same names on each.
+async fn forget_pools(control_plane: &ControlPlane) {
+    let kubectl = control_plane.kubectl();
+    let pools = ["delete", "sandboxwarmpools", "--all", "--all-namespaces"];
+    kubectl.stdout(&pools).await;
+    let record = "configmap/sandbox-apiserver-warm-pools";
+    let record = [
+        "delete",
+        record,
+        "--ignore-not-found",
+        "--namespace=sandbox-system",
+    ];
+    kubectl.stdout(&record).await;
 }
 
 /// Deletes what nodes of earlier tests published.
