@@ -103,7 +103,7 @@ impl Work<'_> {
             Step::Claim(order) => return self.get_sandbox(&view, *order).await,
             Step::Adopt => self.adopt(&view),
             Step::Release => return self.release().await,
-            Step::Delete { foreground } => return self.delete(foreground).await,
+            Step::Delete => return self.delete().await,
             Step::Say(status) => self.say(*status).await?,
         }
         Ok(Next::Step)
@@ -262,12 +262,8 @@ impl Work<'_> {
         }
     }
 
-    async fn delete(&self, foreground: bool) -> Result<Next> {
-        let params = match foreground {
-            true => DeleteParams::foreground(),
-            false => DeleteParams::background(),
-        };
-        let params = params.preconditions(Preconditions {
+    async fn delete(&self) -> Result<Next> {
+        let params = DeleteParams::background().preconditions(Preconditions {
             uid: self.claim.uid(),
             resource_version: None,
         });

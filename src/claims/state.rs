@@ -52,8 +52,9 @@ pub(super) enum State {
     Over,
     /// Being deleted, and its sandbox, if it has one, not yet confirmed to be released.
     Releasing,
-    /// Its end has come, and the claim is to go with its sandbox.
-    Ending { foreground: bool },
+    /// Its end has come, and the claim is to go with its sandbox. Both policies of that kind are one: our finalizer lets the
+    /// claim go last anyway, without the garbage collector, which waits for every API of the cluster.
+    Ending,
     /// Its end has come, and the claim is kept.
     Expired,
     /// Neither bound nor refused; nothing protects a sandbox that it would get.
@@ -84,7 +85,7 @@ pub(super) enum Step {
     /// Release the sandbox; then take the finalizer away or say that the claim is over.
     Release,
     /// Delete the claim.
-    Delete { foreground: bool },
+    Delete,
     /// Write this status.
     Say(Box<SandboxClaimStatus>),
     /// Nothing, until something changes or so much time has passed.
@@ -108,8 +109,9 @@ impl Facts<'_> {
         if self.end().is_some_and(|end| end <= self.wall()) {
             return match self.policy() {
                 ClaimShutdownPolicy::Retain => State::Expired,
-                ClaimShutdownPolicy::Delete => State::Ending { foreground: false },
-                ClaimShutdownPolicy::DeleteForeground => State::Ending { foreground: true },
+                ClaimShutdownPolicy::Delete | ClaimShutdownPolicy::DeleteForeground => {
+                    State::Ending
+                }
             };
         }
         match self.sandbox {
@@ -138,7 +140,7 @@ impl Facts<'_> {
                 let refusal = Refusal::new("ClaimExpired", "the claim's end has come");
                 self.say(unbound(self.claim, &refusal, false, self.now))
             }
-            State::Ending { foreground } => Step::Delete { foreground },
+            State::Ending => Step::Delete,
             State::Unprotected => Step::Protect,
             State::Waiting => match self.order() {
                 Ok(order) => Step::Claim(Box::new(order)),
@@ -404,7 +406,7 @@ mod tests {
                 Step::Claim(order) => format!("claim {} from {}", order.key, order.pool),
                 Step::Adopt => "adopt".to_owned(),
                 Step::Release => "release".to_owned(),
-                Step::Delete { foreground } => format!("delete, foreground {foreground}"),
+                Step::Delete => "delete".to_owned(),
                 Step::Say(status) => {
                     let ready = status.conditions.iter().find(|c| c.type_ == READY).unwrap();
                     let name = status.sandbox.and_then(|sandbox| sandbox.name);
@@ -531,8 +533,8 @@ mod tests {
     #[test]
     fn a_claim_ends_as_its_policy_says() {
         let ended = |policy| Case::new().protected().ending(policy, 0);
-        ended("Delete").then("delete, foreground false");
-        ended("DeleteForeground").then("delete, foreground true");
+        ended("Delete").then("delete");
+        ended("DeleteForeground").then("delete");
         ended("Retain")
             .with_sandbox(Phase::Running, Some("u-1"))
             .then("release");
@@ -560,7 +562,7 @@ mod tests {
             format!("{:?}", case.facts().step())
         };
         assert_eq!(ttl(30), "Rest(Some(30s))");
-        assert_eq!(ttl(0), "Delete { foreground: false }");
+        assert_eq!(ttl(0), "Delete");
     }
 
     #[test]
