@@ -138,7 +138,9 @@ impl Source<'_> {
             names
         });
         self.set(metadata, "ownerReferences", 10, |source| {
-            let owner = |uid| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid});
+            // Of a kind that does not exist: an owner that the garbage collector could look for and miss would be a reason
+            // to delete the object in the middle of its sequence.
+            let owner = |uid| json!({"apiVersion": "absent.example.org/v1", "kind": "Owner", "name": "p", "uid": uid});
             source.list(&[owner("u1"), owner("u2")])
         });
         self.set(metadata, "creationTimestamp", 10, |_| Value::Null);
