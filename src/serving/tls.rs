@@ -23,6 +23,9 @@ pub enum Transport {
     Tls(Arc<TlsMaterial>),
 }
 
+/// Tries at reading a pair that is being swapped.
+const READS: usize = 3;
+
 /// The certificate chain and key that new handshakes are answered with.
 #[derive(Debug)]
 pub struct TlsMaterial {
@@ -120,6 +123,8 @@ impl ResolvesServerCert for TlsMaterial {
 }
 
 impl CertificateFiles {
+    /// Both files as they lie there together: a swap between the two reads would make a pair that nobody wrote, so the
+    /// certificate is looked at again behind the key.
     async fn read(&self) -> Result<PemPair> {
         let read = async |path: &PathBuf| {
             tokio::fs::read_to_string(path)
@@ -129,8 +134,20 @@ impl CertificateFiles {
                     source,
                 })
         };
+        let mut certificate = read(&self.certificate).await?;
+        for _ in 0..READS {
+            let private_key = read(&self.private_key).await?;
+            let again = read(&self.certificate).await?;
+            if again == certificate {
+                return Ok(PemPair {
+                    certificate,
+                    private_key,
+                });
+            }
+            certificate = again;
+        }
         Ok(PemPair {
-            certificate: read(&self.certificate).await?,
+            certificate,
             private_key: read(&self.private_key).await?,
         })
     }
