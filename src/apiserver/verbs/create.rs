@@ -23,8 +23,9 @@ use crate::{
 
 /// Tries for a generated name that nobody has.
 const NAME_TRIES: usize = 8;
-/// Metadata that is the server's to set; what a client sends in it is dropped.
-const SERVER_METADATA: [&str; 7] = [
+/// Metadata that is the server's to set: what a client sends in it is dropped at a create, and gives way to what is stored at an
+/// update.
+pub(super) const SERVER_METADATA: [&str; 7] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",

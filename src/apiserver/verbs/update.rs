@@ -5,7 +5,12 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::{create::check_type, faults::judge, get::json_response, request::VerbRequest};
+use super::{
+    create::{SERVER_METADATA, check_type},
+    faults::judge,
+    get::json_response,
+    request::VerbRequest,
+};
 use crate::{
     apiserver::{
         Body, Definition, NotUpdated, Resource, Status, StatusCause, Update,
@@ -20,16 +25,6 @@ use crate::{
 
 /// Tries at an update that others overtake. Each overtaking is somebody's success, so this is never reached in peace.
 const TRIES: usize = 5;
-/// Metadata that an update cannot change: what is sent in it gives way to what is stored.
-const KEPT_METADATA: [&str; 7] = [
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "generation",
-    "managedFields",
-    "selfLink",
-    "uid",
-];
 
 /// A new object, as its client wants it, and what was wrong with its text.
 pub(super) struct Revised {
@@ -235,7 +230,7 @@ fn keep(old: &Value, new: &mut Value) {
     let Some(Value::Object(metadata)) = fields.get_mut("metadata") else {
         return;
     };
-    for field in KEPT_METADATA
+    for field in SERVER_METADATA
         .into_iter()
         .chain(["resourceVersion", "namespace"])
     {
