@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use tokio::io::AsyncWriteExt as _;
@@ -16,11 +17,15 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
+    /// Every kubectl has a cache of its own. kube-apiserver tells the age of its OpenAPI index in whole seconds, so that of two
+    /// tests with one cache the second would be shown what the first saw in the same second: an index from before a new server.
     pub(crate) fn new(binaries: &Path, kubeconfig: &Path, dir: &Path) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
             binary: binaries.join("kubectl"),
             kubeconfig: kubeconfig.to_owned(),
-            cache: dir.join("kubectl-cache"),
+            cache: dir.join(format!("kubectl-cache-{n}")),
         }
     }
 
