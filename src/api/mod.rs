@@ -7,10 +7,11 @@ mod inventory;
 mod keys;
 pub mod labels;
 mod options;
+mod partial;
 mod pool_key;
 mod sandbox;
 mod snapshot;
-mod user_record;
+mod user_part;
 mod warmpool;
 
 pub use inventory::{AgentEndpoint, InventoryEntry, InventoryPool, NodeInventory};
@@ -20,13 +21,14 @@ pub use keys::{
 pub use options::{
     SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions, SandboxSnapshotOptions,
 };
+pub(crate) use partial::partial;
 pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for, pool_key_of_template};
 pub use sandbox::{
     EmbeddedMetadata, OperatingMode, PodTemplate, SandboxSpec, SandboxStatus, ShutdownPolicy,
     VolumeClaimMetadata, VolumeClaimTemplate, v1alpha1,
 };
 pub use snapshot::{SandboxSnapshotSpec, SandboxSnapshotStatus};
-pub use user_record::UserRecord;
+pub use user_part::UserPart;
 pub use warmpool::{
     ClaimEnvVar, ClaimLifecycle, ClaimMetadata, ClaimSandboxRef, ClaimShutdownPolicy,
     InjectionPolicy, ManagementPolicy, NamedReference, NetworkPolicyRules, SandboxClaim,

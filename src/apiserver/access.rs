@@ -1,11 +1,70 @@
 //! What is asked about a request before it is let in, and what a refused one is told.
 
-use super::{
-    Status,
-    query::Selection,
-    route::{ResourceRequest, Verb},
+use std::sync::Arc;
+
+use super::{Status, options::Selection, route::ResourceRequest};
+use crate::{
+    auth::{
+        Attributes, Authorizer, Decision, Identity, ImpersonationError, Origin, ResourceAttributes,
+        UserInfo,
+    },
+    schema::Verb,
 };
-use crate::auth::{Attributes, ImpersonationError, ResourceAttributes};
+
+/// A caller, and who knows what they may do.
+#[derive(Debug)]
+pub(super) struct Access {
+    authorizer: Arc<Authorizer>,
+    identity: Identity,
+}
+
+impl Access {
+    pub(super) fn new(authorizer: Arc<Authorizer>, identity: Identity) -> Self {
+        Self {
+            authorizer,
+            identity,
+        }
+    }
+
+    pub(super) fn user(&self) -> &Arc<UserInfo> {
+        &self.identity.user
+    }
+
+    /// # Errors
+    /// 403 when the caller may not; 500 when nobody can tell.
+    pub(super) async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        self.check_as(self.identity.origin, attributes).await
+    }
+
+    /// Whether the caller may also create what the request only names: a patch is what they were let in for, be it by
+    /// kube-apiserver, which asked about nothing else.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub(super) async fn check_create(&self, target: &ResourceRequest) -> Result<(), Status> {
+        let create = ResourceAttributes {
+            verb: Verb::Create.as_str(),
+            ..attributes(target, None)
+        };
+        self.check_as(Origin::Direct, &Attributes::Resource(create))
+            .await
+    }
+
+    async fn check_as(&self, origin: Origin, attributes: &Attributes<'_>) -> Result<(), Status> {
+        let user = &self.identity.user;
+        match self.authorizer.authorize(user, attributes, origin).await {
+            Ok(Decision::Allow) => Ok(()),
+            Ok(Decision::Deny { reason }) => Err(denied(&user.name, attributes, reason.as_deref())),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot find out what the caller may do"
+                );
+                Err(Status::internal("cannot find out what the caller may do"))
+            }
+        }
+    }
+}
 
 /// The request as authorization sees it. A collection of one object is asked about by that object's name.
 pub(super) fn attributes<'a>(
@@ -39,7 +98,7 @@ pub(super) fn attributes<'a>(
 }
 
 /// 403, in the words that clients of Kubernetes know.
-pub(super) fn denied(user: &str, attributes: &Attributes<'_>, reason: Option<&str>) -> Status {
+fn denied(user: &str, attributes: &Attributes<'_>, reason: Option<&str>) -> Status {
     let reason = reason
         .map(|reason| format!(": {reason}"))
         .unwrap_or_default();

@@ -193,6 +193,19 @@ impl Status {
         Self::new(StatusCode::CONFLICT, "Conflict", message).of(definition, name)
     }
 
+    /// 409 Conflict with the owners of fields.
+    pub(super) fn apply_conflict(
+        definition: &Definition,
+        name: &str,
+        message: impl fmt::Display,
+        causes: Vec<StatusCause>,
+    ) -> Self {
+        let mut status =
+            Self::new(StatusCode::CONFLICT, "Conflict", message.to_string()).of(definition, name);
+        status.0.details.causes = causes;
+        status
+    }
+
     /// 410 Expired.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)

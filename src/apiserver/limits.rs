@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Status, route::Verb};
+use super::Status;
+use crate::schema::Verb;
 
 /// Reads and writes in flight; the defaults of kube-apiserver. Streams do not count.
 const MAX_READS: usize = 400;

@@ -19,6 +19,7 @@ mod limits;
 mod metrics;
 mod negotiate;
 mod openapi;
+mod options;
 mod page;
 mod paths;
 mod query;

@@ -3,6 +3,7 @@
 use http::{HeaderMap, header};
 
 use super::Status;
+use crate::schema::PatchType;
 
 /// Media types of answers, as the 406 names them.
 const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
@@ -227,22 +228,24 @@ fn accept(headers: &HeaderMap) -> String {
     accept
 }
 
+/// The type of a request's body, without its parameters; empty when there is none.
+pub(super) fn content_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(header::CONTENT_TYPE);
+    let value = value.map_or("", |value| value.to_str().unwrap_or("?"));
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// Whether the body is a configuration to apply.
+pub(super) fn is_apply(headers: &HeaderMap) -> bool {
+    content_type(headers) == PatchType::Apply.media_type()
+}
+
 /// The serialization of a request's body: JSON unless its Content-Type says otherwise.
 ///
 /// # Errors
 /// 415 for a type that is not read.
 pub(super) fn body_type(headers: &HeaderMap) -> Result<MediaType, Status> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return Ok(MediaType::Json);
-    };
-    let essence = value
-        .to_str()
-        .unwrap_or("?")
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim();
-    match essence.to_ascii_lowercase().as_str() {
+    match content_type(headers).to_ascii_lowercase().as_str() {
         "" | "application/json" => Ok(MediaType::Json),
         "application/yaml" => Ok(MediaType::Yaml),
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),

@@ -137,7 +137,7 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             .filter(|verb| definition.supports(verb.as_str()))
             .collect(),
         patch_types: match definition.supports("patch") {
-            true => vec![PatchType::Json, PatchType::Merge],
+            true => vec![PatchType::Json, PatchType::Merge, PatchType::Apply],
             false => Vec::new(),
         },
     }

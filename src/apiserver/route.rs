@@ -4,43 +4,10 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 
 use super::{Status, query::Query};
+use crate::schema::Verb;
 
 /// The subresource that is a part of the object.
 pub(super) const STATUS: &str = "status";
-
-/// What is done to a resource, or to a path that is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Update,
-    Patch,
-    Delete,
-    DeleteCollection,
-}
-
-impl Verb {
-    /// The verb as authorization and discovery spell it.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Patch => "patch",
-            Self::Delete => "delete",
-            Self::DeleteCollection => "deletecollection",
-        }
-    }
-
-    /// Whether it may change something.
-    pub(super) fn is_write(self) -> bool {
-        !matches!(self, Self::Get | Self::List | Self::Watch)
-    }
-}
 
 /// A request for a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]

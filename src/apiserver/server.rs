@@ -16,23 +16,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ApiMetrics, Body, Context, Definition, Resource, Status,
-    access::{attributes, denied, impersonation_refused},
+    access::{Access, attributes, impersonation_refused},
     audit::{Progress, finish},
     body::status_response,
     discovery::Discovery,
     limits::Limits,
     negotiate::{MediaType, error_media_type},
     openapi::OpenApi,
+    options::Selection,
     paths,
-    query::{Query, Selection},
-    route::{ResourceRequest, Route, Verb, route},
+    query::Query,
+    route::{ResourceRequest, Route, route},
     transform::Delivery,
     verbs::{Endpoint, Served, VerbRequest},
 };
 use crate::{
     admission::Namespaces,
-    auth::{Attributes, Authenticator, Authorizer, Decision, Identity, Origin, impersonate},
-    schema,
+    auth::{Attributes, Authenticator, Authorizer, Identity, Origin, impersonate},
+    schema::{self, Verb},
     serving::Connection,
     telemetry::{Metrics, Readiness},
 };
@@ -65,7 +66,7 @@ pub struct Builder {
     /// Who calls.
     pub authenticator: Authenticator,
     /// What they may.
-    pub authorizer: Authorizer,
+    pub authorizer: Arc<Authorizer>,
     /// Which namespaces there are.
     pub namespaces: Namespaces,
     /// The registry behind `/metrics`.
@@ -246,7 +247,8 @@ impl ApiServer {
         let is_checked = identity.origin == Origin::Proxied && identity.user.name == AGGREGATOR;
         if !(is_checked && path.starts_with("/apis/")) {
             let verb = method.as_str().to_ascii_lowercase();
-            self.authorize(identity, &Attributes::NonResource { verb: &verb, path })
+            self.access(identity.clone())
+                .check(&Attributes::NonResource { verb: &verb, path })
                 .await?;
         }
         let started = self.started.load(Ordering::Relaxed) || self.parts.readiness.is_ready();
@@ -306,7 +308,8 @@ impl ApiServer {
         if let Some((endpoint, _)) = &endpoint {
             progress.about(endpoint.definition(), &target);
         }
-        let privileged = identity.user.is_in("system:masters");
+        let access = self.access(identity);
+        let privileged = access.user().is_in("system:masters");
         let _place = self.limits.enter(target.verb, privileged)?;
         let selection = Selection::parse(
             &query,
@@ -315,11 +318,12 @@ impl ApiServer {
                 .map_or(&[][..], |(e, _)| e.definition().selectable_fields),
         )
         .ok();
-        self.authorize(
-            &identity,
-            &Attributes::Resource(attributes(&target, selection.as_ref())),
-        )
-        .await?;
+        access
+            .check(&Attributes::Resource(attributes(
+                &target,
+                selection.as_ref(),
+            )))
+            .await?;
         if self.parts.shutdown.is_cancelled() {
             return Err(Status::too_many_requests(
                 "The apiserver is shutting down, please try again later.",
@@ -341,7 +345,7 @@ impl ApiServer {
             };
             let request = VerbRequest {
                 context: Context::new(
-                    identity.user.clone(),
+                    access.user().clone(),
                     progress.audit_id.clone(),
                     field_manager(&query, &headers),
                 ),
@@ -350,6 +354,7 @@ impl ApiServer {
                 headers,
                 body,
                 version,
+                access,
                 namespaces: self.parts.namespaces.clone(),
                 counters: self.counters.clone(),
                 shutdown: self.parts.shutdown.clone(),
@@ -391,29 +396,8 @@ impl ApiServer {
         })
     }
 
-    async fn authorize(
-        &self,
-        identity: &Identity,
-        attributes: &Attributes<'_>,
-    ) -> Result<(), Status> {
-        match self
-            .parts
-            .authorizer
-            .authorize(&identity.user, attributes, identity.origin)
-            .await
-        {
-            Ok(Decision::Allow) => Ok(()),
-            Ok(Decision::Deny { reason }) => {
-                Err(denied(&identity.user.name, attributes, reason.as_deref()))
-            }
-            Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot find out what the caller may do"
-                );
-                Err(Status::internal("cannot find out what the caller may do"))
-            }
-        }
+    fn access(&self, identity: Identity) -> Access {
+        Access::new(self.parts.authorizer.clone(), identity)
     }
 
     fn refused(

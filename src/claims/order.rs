@@ -8,9 +8,8 @@ use super::validate::Refusal;
 use crate::{
     api::{
         EXTENSIONS_GROUP, PodTemplate, SandboxClaim, SandboxKey, SandboxTemplate, ShutdownPolicy,
-        V1BETA1, labels, pool_key_of_template,
+        UserPart, V1BETA1, labels, pool_key_of_template,
     },
-    fleet::UserPart,
     gateway::ClaimOrder,
     meta::UnixTime,
 };

@@ -278,7 +278,7 @@ impl NoTemplate {
 pub(super) fn adopted(
     claim: &SandboxClaim,
     template: Option<&SandboxTemplate>,
-) -> Arc<crate::fleet::UserPart> {
+) -> Arc<crate::api::UserPart> {
     Arc::new(super::order::user_part(claim, template))
 }
 
@@ -288,8 +288,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        api::UserPart,
         claims::status::condition,
-        fleet::{Phase, UserPart, uid_of},
+        fleet::{Phase, uid_of},
     };
 
     const NOW: i64 = 1_000_000;

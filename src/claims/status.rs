@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::validate::Refusal;
 use crate::{
     api::{ClaimSandboxRef, NodeAddress, SandboxClaim, SandboxClaimStatus},
-    fleet::{Phase, Sandbox},
+    fleet::{self, Sandbox},
 };
 
 pub(super) const READY: &str = "Ready";
@@ -25,14 +25,9 @@ struct Said {
 
 /// The status of a claim that has `sandbox`.
 pub(super) fn bound(claim: &SandboxClaim, sandbox: &Sandbox, now: Timestamp) -> SandboxClaimStatus {
-    let finished = (sandbox.phase == Phase::Failed).then(|| Said {
-        kind: FINISHED,
-        status: "True",
-        reason: "PodFailed",
-        message: "the VM died".to_owned(),
-    });
+    let said = [Some(sandbox.ready()), sandbox.finished()].map(|said| said.map(Said::from));
     SandboxClaimStatus {
-        conditions: conditions(claim, [Some(ready(sandbox)), finished], now),
+        conditions: conditions(claim, said, now),
         sandbox: Some(ClaimSandboxRef {
             name: Some(sandbox.name.to_string()),
             pod_ips: pod_ip(sandbox).iter().map(IpAddr::to_string).collect(),
@@ -96,26 +91,20 @@ fn conditions(claim: &SandboxClaim, said: [Option<Said>; 2], now: Timestamp) -> 
     own.chain(others.cloned()).collect()
 }
 
-/// Ready, as the Sandbox itself shows it.
-fn ready(sandbox: &Sandbox) -> Said {
-    let (status, reason, message) = match sandbox.phase {
-        Phase::Expired => ("False", "SandboxExpired", "the lease is over"),
-        _ if sandbox.node_lost => ("Unknown", "NodeLost", "the node has not been heard of"),
-        Phase::Running => ("True", "DependenciesReady", "the sandbox runs"),
-        Phase::Paused => ("False", "SandboxSuspended", "the sandbox is paused"),
-        Phase::Archived => ("False", "SandboxSuspended", "the sandbox is archived"),
-        Phase::Failed => ("False", "PodFailed", "the VM died"),
-        Phase::Unknown => (
-            "Unknown",
-            "PhaseUnknown",
-            "the node reports an unknown phase",
-        ),
-    };
-    Said {
-        kind: READY,
-        status,
-        reason,
-        message: message.to_owned(),
+impl From<fleet::Condition> for Said {
+    fn from(condition: fleet::Condition) -> Self {
+        let fleet::Condition {
+            kind,
+            status,
+            reason,
+            message,
+        } = condition;
+        Self {
+            kind,
+            status,
+            reason,
+            message: message.to_owned(),
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Process {
         let builder = Builder {
             product: PRODUCT,
             authenticator: access.authenticator,
-            authorizer: access.authorizer,
+            authorizer: access.authorizer.into(),
             namespaces: access.namespaces,
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),

@@ -18,7 +18,7 @@ use super::{
     wire::{Message, Part, PartOf},
 };
 use crate::{
-    api::{ClaimId, UserRecord},
+    api::{ClaimId, UserPart},
     meta::UnixTime,
 };
 
@@ -80,7 +80,7 @@ struct State {
 
 struct Entry {
     row: Row,
-    user: Option<Arc<UserRecord>>,
+    user: Option<Arc<UserPart>>,
     /// The sandbox as a part, for the snapshots to come.
     part: Bytes,
 }
@@ -132,7 +132,7 @@ impl Board {
         rows: Vec<Row>,
         node: NodeState,
         observed_at: UnixTime,
-        user_of: impl Fn(&ClaimId) -> Option<Arc<UserRecord>>,
+        user_of: impl Fn(&ClaimId) -> Option<Arc<UserPart>>,
     ) {
         let mut state = self.0.state.lock();
         let mut before = std::mem::take(&mut state.entries);
@@ -165,7 +165,7 @@ impl Board {
     pub fn user_changed(
         &self,
         claim: &ClaimId,
-        user_of: impl Fn(&ClaimId) -> Option<Arc<UserRecord>>,
+        user_of: impl Fn(&ClaimId) -> Option<Arc<UserPart>>,
     ) {
         let mut state = self.0.state.lock();
         let Some(known) = state.entries.remove(claim) else {
@@ -274,7 +274,7 @@ impl Shared {
 
 impl State {
     /// Puts a sandbox on the board, and records it unless it is as it was.
-    fn list(&mut self, known: Option<Entry>, row: Row, user: Option<Arc<UserRecord>>) {
+    fn list(&mut self, known: Option<Entry>, row: Row, user: Option<Arc<UserPart>>) {
         let id = row.id.clone();
         let entry = match known {
             Some(known) if known.row == row && known.user == user => known,

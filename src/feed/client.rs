@@ -17,7 +17,7 @@ use super::{
     pin,
     wire::{Message, Part},
 };
-use crate::api::{ClaimId, NodeAddress, UserRecord};
+use crate::api::{ClaimId, NodeAddress, UserPart};
 
 /// How long a connection may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
@@ -161,7 +161,7 @@ impl Objects {
     /// # Errors
     /// [`Error::Silent`] when that takes longer than `patience`, and it may be stored or not; [`Error::Refused`] when the record
     /// is too long or the node has no room for more.
-    pub async fn put(&self, claim: &ClaimId, user: &UserRecord, patience: Duration) -> Result<()> {
+    pub async fn put(&self, claim: &ClaimId, user: &UserPart, patience: Duration) -> Result<()> {
         let body = serde_json::to_vec(user).map_err(|error| Error::Malformed {
             reason: format!("a user part that is no JSON: {error}"),
         })?;

@@ -6,7 +6,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::{ClaimId, PoolKey, UserRecord},
+    api::{ClaimId, PoolKey, UserPart},
     meta::UnixTime,
 };
 
@@ -68,7 +68,7 @@ pub struct Sandbox {
     pub row: Row,
     /// The user's part, if one was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserRecord>,
+    pub user: Option<UserPart>,
 }
 
 /// A warm pool of the node.
@@ -144,7 +144,7 @@ pub(super) enum PartOf<'a> {
     Sandbox {
         row: &'a Row,
         #[serde(skip_serializing_if = "Option::is_none")]
-        user: Option<&'a UserRecord>,
+        user: Option<&'a UserPart>,
     },
 }
 

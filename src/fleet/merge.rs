@@ -5,13 +5,13 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Now, Phase, ReadGuard, Report, Row, Sandbox, UserPart,
+    Now, Phase, ReadGuard, Report, Row, Sandbox,
     index::{Fleet, State},
     naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
     node::{End, Hold, Node},
 };
 use crate::{
-    api::{ClaimId, NodeName, PoolKey, SandboxKey, ShutdownPolicy, labels},
+    api::{ClaimId, NodeName, PoolKey, SandboxKey, ShutdownPolicy, UserPart, labels},
     meta::{UnixTime, validate_label_value, validate_qualified_name},
 };
 

@@ -13,6 +13,7 @@
 //! caller as a [`Doubt`]. One lock guards the bookkeeping; readers do not take it, they read the [`Store`](crate::store::Store).
 
 mod claims;
+mod conditions;
 mod health;
 mod index;
 mod merge;
@@ -27,6 +28,7 @@ mod sandbox;
 mod tests;
 mod writes;
 
+pub use conditions::Condition;
 pub use health::{Attention, HealthLimits};
 pub use index::{Counts, Fleet, Located};
 pub use merge::Doubt;
@@ -35,5 +37,5 @@ pub use node::Health;
 pub use nodes::NodeState;
 pub use placement::Placement;
 pub use report::{Now, Pool, Report, Row};
-pub use sandbox::{Phase, Sandbox, UserPart};
+pub use sandbox::{Phase, Sandbox};
 pub use writes::{ClaimLost, Granted, NameReservation, NameTaken, Overtaken, ReadGuard};

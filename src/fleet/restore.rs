@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Fleet, Sandbox, UserPart};
-use crate::api::{ClaimId, NodeName, UserRecord};
+use super::{Fleet, Sandbox};
+use crate::api::{ClaimId, NodeName, UserPart};
 
 impl Fleet {
     /// Fills in what a sandbox's user sent, as its node kept it. Whether anything changed.
@@ -34,58 +34,4 @@ fn knows_less(sandbox: &Sandbox, kept: &UserPart) -> bool {
     };
     let age = |part: &UserPart| (part.generation, !part.spec.is_empty());
     age(user) < age(kept)
-}
-
-impl From<UserRecord> for UserPart {
-    fn from(record: UserRecord) -> Self {
-        let UserRecord {
-            generation,
-            labels,
-            annotations,
-            finalizers,
-            owner_references,
-            managed_fields,
-            spec,
-            shutdown_time,
-            shutdown_policy,
-        } = record;
-        Self {
-            labels,
-            annotations,
-            finalizers,
-            owner_references,
-            managed_fields,
-            spec,
-            generation,
-            shutdown_time,
-            shutdown_policy,
-        }
-    }
-}
-
-impl From<UserPart> for UserRecord {
-    fn from(part: UserPart) -> Self {
-        let UserPart {
-            labels,
-            annotations,
-            finalizers,
-            owner_references,
-            managed_fields,
-            spec,
-            generation,
-            shutdown_time,
-            shutdown_policy,
-        } = part;
-        Self {
-            generation,
-            labels,
-            annotations,
-            finalizers,
-            owner_references,
-            managed_fields,
-            spec,
-            shutdown_time,
-            shutdown_policy,
-        }
-    }
 }

@@ -1,12 +1,12 @@
 //! One sandbox, as compact as the index needs it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use compact_str::CompactString;
 use uuid::Uuid;
 
 use crate::{
-    api::{ClaimId, NodeName, PoolKey, ShutdownPolicy},
+    api::{ClaimId, NodeName, PoolKey, ShutdownPolicy, UserPart},
     meta::UnixTime,
     store::Value,
 };
@@ -56,49 +56,6 @@ impl Phase {
     /// Whether `spec.operatingMode` reads Suspended.
     pub fn is_suspended(self) -> bool {
         matches!(self, Self::Paused | Self::Archived)
-    }
-}
-
-/// The part of an object that is the user's: it comes back as it was sent, for the object's life.
-///
-/// Shared between versions of the object, since state changes far more often than intent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UserPart {
-    /// Labels, without the server's own.
-    pub labels: BTreeMap<CompactString, CompactString>,
-    /// Annotations, without the server's own.
-    pub annotations: BTreeMap<CompactString, Box<str>>,
-    /// Finalizers, in order.
-    pub finalizers: Vec<CompactString>,
-    /// `metadata.ownerReferences` as JSON; empty when there are none.
-    pub owner_references: Box<str>,
-    /// `metadata.managedFields` as JSON; empty when there are none.
-    pub managed_fields: Box<str>,
-    /// `spec` as a JSON object without `operatingMode`, which the phase tells; empty when only metadata is known.
-    pub spec: Box<str>,
-    /// `metadata.generation`.
-    pub generation: i64,
-    /// `spec.shutdownTime`.
-    pub shutdown_time: Option<UnixTime>,
-    /// `spec.shutdownPolicy`.
-    pub shutdown_policy: ShutdownPolicy,
-}
-
-impl UserPart {
-    fn weight(&self) -> usize {
-        let labels = self
-            .labels
-            .iter()
-            .map(|(key, value)| key.len() + value.len() + 2 * size_of::<CompactString>());
-        let annotations = self
-            .annotations
-            .iter()
-            .map(|(key, value)| key.len() + value.len() + size_of::<CompactString>());
-        size_of::<Self>()
-            + self.spec.len()
-            + self.managed_fields.len()
-            + self.owner_references.len()
-            + labels.chain(annotations).sum::<usize>()
     }
 }
 
@@ -175,6 +132,22 @@ impl Value for Sandbox {
 
     fn weight(&self) -> usize {
         // A user part is counted with each version although versions share it: the bound may be early, never late.
-        size_of::<Self>() + self.user.as_ref().map_or(0, |user| user.weight())
+        size_of::<Self>() + self.user.as_ref().map_or(0, |user| weight(user))
     }
+}
+
+fn weight(user: &UserPart) -> usize {
+    let labels = user
+        .labels
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + 2 * size_of::<CompactString>());
+    let annotations = user
+        .annotations
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + size_of::<CompactString>());
+    size_of::<UserPart>()
+        + user.spec.len()
+        + user.managed_fields.len()
+        + user.owner_references.len()
+        + labels.chain(annotations).sum::<usize>()
 }

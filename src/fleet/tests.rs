@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    api::{ClaimId, NodeName, PoolKey, SandboxKey},
+    api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
     meta::{ResourceVersion, UnixTime},
     store::{EventKind, Limits, Scope},
 };

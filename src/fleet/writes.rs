@@ -5,13 +5,13 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Now, Phase, Sandbox, UserPart,
+    Now, Phase, Sandbox,
     index::{Fleet, State},
     naming::uid_of,
     node::{End, Hold},
 };
 use crate::{
-    api::{ClaimId, NodeName, PoolKey, SandboxKey},
+    api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
     meta::{ResourceVersion, UnixTime},
     store::Stored,
 };

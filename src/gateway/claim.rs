@@ -6,8 +6,8 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{Error, Gateway, Result};
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, labels},
-    fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox, UserPart},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
+    fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox},
     meta::UnixTime,
     sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
     store::Stored,

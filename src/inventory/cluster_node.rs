@@ -11,7 +11,7 @@ use super::{
     lenient::{Fields, Scalar, Shape, Shaped},
     publication::Metadata,
 };
-use crate::api::NodeName;
+use crate::api::{NodeName, partial};
 
 /// Addresses kept of one Node; it has a handful.
 const MAX_ADDRESSES: usize = 32;
@@ -134,26 +134,7 @@ impl<'de> Deserialize<'de> for ClusterNode {
     }
 }
 
-impl k8s_openapi::Resource for ClusterNode {
-    const API_VERSION: &'static str = <Node as k8s_openapi::Resource>::API_VERSION;
-    const GROUP: &'static str = <Node as k8s_openapi::Resource>::GROUP;
-    const KIND: &'static str = <Node as k8s_openapi::Resource>::KIND;
-    const VERSION: &'static str = <Node as k8s_openapi::Resource>::VERSION;
-    const URL_PATH_SEGMENT: &'static str = <Node as k8s_openapi::Resource>::URL_PATH_SEGMENT;
-    type Scope = k8s_openapi::ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for ClusterNode {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+partial!(ClusterNode, of Node);
 
 #[cfg(test)]
 mod tests {

@@ -12,9 +12,9 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
 use super::{answers, daemons::Daemons, rejection::Rejections};
 use crate::{
-    api::{ClaimId, NodeName},
+    api::{ClaimId, NodeName, UserPart},
     feed::{self, Agent, Backoff, Event, NodeState, Objects, State},
-    fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row, UserPart},
+    fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row},
     sandboxd::SandboxRow,
 };
 
@@ -90,7 +90,7 @@ impl LiveFeeds {
         user: &UserPart,
     ) -> Result<(), NotKept> {
         let objects = self.objects(node).ok_or(NotKept::NoAgent)?;
-        let record = user.clone().into();
+        let record = user.clone();
         let stored = objects.put(claim, &record, STORE_WITHIN).await;
         stored.map_err(NotKept::Failed)
     }
@@ -287,7 +287,7 @@ impl FeedTask {
         let (mut rows, mut users) = (Vec::with_capacity(sandboxes.len()), Vec::new());
         for sandbox in sandboxes {
             if let Some(user) = sandbox.user {
-                users.push((sandbox.row.id.clone(), Arc::new(UserPart::from(user))));
+                users.push((sandbox.row.id.clone(), Arc::new(user)));
             }
             rows.push(self.row(sandbox.row));
         }
@@ -306,7 +306,7 @@ impl FeedTask {
                 let claim = sandbox.row.id.clone();
                 fleet.observe(&self.node, &self.row(sandbox.row), now);
                 if let Some(user) = sandbox.user {
-                    fleet.restore_user(&self.node, &claim, &Arc::new(user.into()));
+                    fleet.restore_user(&self.node, &claim, &Arc::new(user));
                 }
                 fleet.heard(&self.node, now);
             }

@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{InventoryMetrics, NotKept, Options, Source, daemons::Daemons, follow::Follower};
 use crate::{
-    api::{ClaimId, NodeName},
-    fleet::{Fleet, UserPart},
+    api::{ClaimId, NodeName, UserPart},
+    fleet::Fleet,
     sandboxd,
     telemetry::Check,
 };

@@ -12,7 +12,7 @@ use super::{
     rejection::{Reason, Rejections},
 };
 use crate::{
-    api::{NodeInventory, NodeName},
+    api::{NodeInventory, NodeName, partial},
     fleet::{Pool, Report, Row},
     meta::{UnixTime, is_dns1123_subdomain},
 };
@@ -223,27 +223,7 @@ impl Metadata {
     }
 }
 
-impl k8s_openapi::Resource for Publication {
-    const API_VERSION: &'static str = <NodeInventory as k8s_openapi::Resource>::API_VERSION;
-    const GROUP: &'static str = <NodeInventory as k8s_openapi::Resource>::GROUP;
-    const KIND: &'static str = <NodeInventory as k8s_openapi::Resource>::KIND;
-    const VERSION: &'static str = <NodeInventory as k8s_openapi::Resource>::VERSION;
-    const URL_PATH_SEGMENT: &'static str =
-        <NodeInventory as k8s_openapi::Resource>::URL_PATH_SEGMENT;
-    type Scope = k8s_openapi::ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for Publication {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+partial!(Publication, of NodeInventory);
 
 #[cfg(test)]
 mod tests {

@@ -15,14 +15,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Result};
-use crate::api::{ClaimId, UserRecord};
+use crate::api::{ClaimId, UserPart};
 
 const FILE: &str = "objects.log";
 /// Dead bytes that are not worth a rewrite.
 const MIN_DEAD: u64 = 1 << 20;
 
 /// What is stored of an id from now on: a user part, or nothing.
-pub(super) type Change = (ClaimId, Option<Arc<UserRecord>>);
+pub(super) type Change = (ClaimId, Option<Arc<UserPart>>);
 
 /// The open file. One process at a time has it.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Log {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Line {
-    Put { id: ClaimId, user: Arc<UserRecord> },
+    Put { id: ClaimId, user: Arc<UserPart> },
     Delete(ClaimId),
 }
 
@@ -49,12 +49,12 @@ impl Log {
     ///
     /// # Errors
     /// [`Error::State`] when the file cannot be used, also when another process has it.
-    pub(super) fn open(state_dir: &Path) -> Result<(Self, HashMap<ClaimId, Arc<UserRecord>>)> {
+    pub(super) fn open(state_dir: &Path) -> Result<(Self, HashMap<ClaimId, Arc<UserPart>>)> {
         let path = state_dir.join(FILE);
         Self::read(&path).map_err(|source| Error::state(&path, source))
     }
 
-    fn read(path: &Path) -> io::Result<(Self, HashMap<ClaimId, Arc<UserRecord>>)> {
+    fn read(path: &Path) -> io::Result<(Self, HashMap<ClaimId, Arc<UserPart>>)> {
         let mut log = Self {
             file: open(path, false)?,
             path: path.to_owned(),
@@ -98,7 +98,7 @@ impl Log {
     pub(super) fn append(
         &mut self,
         changes: &[Change],
-        stored: impl FnOnce() -> Vec<(ClaimId, Arc<UserRecord>)>,
+        stored: impl FnOnce() -> Vec<(ClaimId, Arc<UserPart>)>,
     ) -> Result<()> {
         let written = if self.doubtful || self.is_mostly_dead() {
             self.rewrite(stored())
@@ -127,7 +127,7 @@ impl Log {
     }
 
     /// Writes a new file with what is stored and nothing else, and puts it in the old one's place.
-    fn rewrite(&mut self, stored: Vec<(ClaimId, Arc<UserRecord>)>) -> io::Result<()> {
+    fn rewrite(&mut self, stored: Vec<(ClaimId, Arc<UserPart>)>) -> io::Result<()> {
         let unfinished = self.path.with_extension("new");
         let mut file = BufWriter::new(open(&unfinished, true)?);
         let (mut line, mut live, mut bytes) = (Vec::new(), HashMap::new(), 0);
@@ -162,7 +162,7 @@ impl Log {
     }
 }
 
-fn encode(lines: &mut Vec<u8>, id: &ClaimId, user: Option<&Arc<UserRecord>>) -> io::Result<()> {
+fn encode(lines: &mut Vec<u8>, id: &ClaimId, user: Option<&Arc<UserPart>>) -> io::Result<()> {
     let id = id.clone();
     let line = match user {
         Some(user) => Line::Put {
@@ -202,15 +202,15 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn mk_user(generation: i64) -> Arc<UserRecord> {
-        Arc::new(UserRecord {
+    fn mk_user(generation: i64) -> Arc<UserPart> {
+        Arc::new(UserPart {
             generation,
             spec: format!(r#"{{"filler":"{}"}}"#, "x".repeat(1_000)).into(),
-            ..UserRecord::default()
+            ..UserPart::default()
         })
     }
 
-    fn append(log: &mut Log, changes: &[Change], stored: &[(ClaimId, Arc<UserRecord>)]) {
+    fn append(log: &mut Log, changes: &[Change], stored: &[(ClaimId, Arc<UserPart>)]) {
         log.append(changes, || stored.to_vec()).unwrap();
     }
 

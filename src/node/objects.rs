@@ -14,7 +14,7 @@ use super::{
     Error, NodeMetrics, Result,
     log::{Change, Log},
 };
-use crate::api::{ClaimId, UserRecord};
+use crate::api::{ClaimId, UserPart};
 
 /// Longest user part: annotations may have 256 KiB together, and a spec and its managed fields fit beside them.
 const MAX_OBJECT: usize = 768 << 10;
@@ -44,7 +44,7 @@ struct Kept {
 }
 
 struct Object {
-    user: Arc<UserRecord>,
+    user: Arc<UserPart>,
     bytes: usize,
     /// Since when the daemon does not list the claim.
     absent_since: Option<Instant>,
@@ -83,7 +83,7 @@ impl Objects {
     }
 
     /// What is kept of a claim.
-    pub fn get(&self, claim: &ClaimId) -> Option<Arc<UserRecord>> {
+    pub fn get(&self, claim: &ClaimId) -> Option<Arc<UserPart>> {
         let kept = self.shared.kept.lock();
         kept.by_claim.get(claim).map(|object| object.user.clone())
     }
@@ -100,7 +100,7 @@ impl Objects {
                 limit: MAX_OBJECT,
             });
         }
-        let user: UserRecord = serde_json::from_slice(json).map_err(|error| Error::Malformed {
+        let user: UserPart = serde_json::from_slice(json).map_err(|error| Error::Malformed {
             reason: error.to_string(),
         })?;
         if !self.shared.kept.lock().has_room_for(claim, json.len()) {
@@ -151,7 +151,7 @@ impl Objects {
 }
 
 impl Kept {
-    fn set(&mut self, claim: &ClaimId, user: Option<Arc<UserRecord>>, bytes: usize) {
+    fn set(&mut self, claim: &ClaimId, user: Option<Arc<UserPart>>, bytes: usize) {
         let before = match user {
             None => self.by_claim.remove(claim),
             Some(user) => {
@@ -233,8 +233,8 @@ async fn write_all(mut log: Log, shared: Arc<Shared>, mut writes_rx: mpsc::Recei
 }
 
 /// What is kept, with changes that are about to be.
-fn with_changes(shared: &Shared, changes: &[Change]) -> Vec<(ClaimId, Arc<UserRecord>)> {
-    let mut stored: HashMap<ClaimId, Arc<UserRecord>> = {
+fn with_changes(shared: &Shared, changes: &[Change]) -> Vec<(ClaimId, Arc<UserPart>)> {
+    let mut stored: HashMap<ClaimId, Arc<UserPart>> = {
         let kept = shared.kept.lock();
         let objects = kept.by_claim.iter();
         objects

@@ -6,7 +6,6 @@ use crate::{
     api::{NodeAddress, PoolKey, labels},
     fleet::Sandbox,
     meta::{ResourceVersion, UnixTime, human_duration, validate_label_value},
-    resources::conditions::{conditions, ready},
 };
 
 /// An object of `agents.x-k8s.io/v1beta1`.
@@ -76,7 +75,7 @@ pub(super) fn metadata(sandbox: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>
 
 /// The cells behind the name: Ready, Reason, Age, and the wide ones.
 pub(super) fn cells(sandbox: &Sandbox, now: UnixTime, out: &mut Vec<u8>) {
-    let ready = ready(sandbox);
+    let ready = sandbox.ready();
     let pool = sandbox.pool.as_deref();
     let of_pool = |part: fn(&PoolKey) -> &str| pool.map_or("<none>", part);
     let expires = sandbox
@@ -227,7 +226,7 @@ fn unknown_spec(pool: Option<&PoolKey>, out: &mut Vec<u8>) {
 
 fn status(sandbox: &Sandbox, out: &mut Vec<u8>) {
     extend(out, "{\"conditions\":[");
-    separated(conditions(sandbox), out, |condition, out| {
+    separated(sandbox.conditions(), out, |condition, out| {
         extend(out, "{\"lastTransitionTime\":");
         time(sandbox.changed, out);
         extend(out, ",\"message\":");

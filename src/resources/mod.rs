@@ -3,7 +3,6 @@
 //! A Sandbox is written straight from its record in the index: what the user sent as it came, the rest from what the node
 //! says. Nothing is kept that is not in the record.
 
-mod conditions;
 mod crds;
 mod definition;
 mod encode;

@@ -5,9 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    api::{PoolKeySource, SandboxKey, ShutdownPolicy, labels, pool_key_for},
+    api::{PoolKeySource, SandboxKey, ShutdownPolicy, UserPart, labels, pool_key_for},
     apiserver::{Context, Create, Definition, Status, StatusCause},
-    fleet::UserPart,
     gateway::{ClaimOrder, Kept},
     meta::UnixTime,
 };
@@ -59,22 +58,6 @@ pub(super) fn order(
     }
 }
 
-/// Tells the client which of its keys are dropped.
-pub(super) fn warn_reserved(context: &Context, object: &Value) {
-    for map in ["annotations", "labels"] {
-        let sent = object["metadata"][map].as_object();
-        for key in sent
-            .into_iter()
-            .flat_map(|map| map.keys())
-            .filter(|key| labels::is_reserved(key))
-        {
-            context.warn(format!(
-                "metadata.{map}[{key}]: dropped, this key is set by the server"
-            ));
-        }
-    }
-}
-
 /// Tells the client that what it says of a sandbox may be forgotten, if it says anything that the node does not.
 pub(super) fn warn_of_loss(context: &Context, user: &UserPart, kept: Kept) {
     let metadata = [
@@ -115,19 +98,14 @@ pub(super) fn user_part(object: &Value) -> UserPart {
         annotations: own(texts(&metadata["annotations"]))
             .map(|(key, value)| (key.into(), value.into()))
             .collect(),
-        owner_references: match &metadata["ownerReferences"] {
-            Value::Array(owners) if !owners.is_empty() => {
-                Value::from(owners.clone()).to_string().into()
-            }
-            _ => "".into(),
-        },
+        owner_references: json_list(&metadata["ownerReferences"]),
         finalizers: metadata["finalizers"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(|finalizer| Some(finalizer.as_str()?.into()))
             .collect(),
-        managed_fields: "".into(),
+        managed_fields: json_list(&metadata["managedFields"]),
         generation: metadata["generation"].as_i64().unwrap_or(1),
         shutdown_time: shutdown_time(object),
         shutdown_policy: policy,
@@ -171,6 +149,14 @@ fn unsupported(object: &Value, annotations: &BTreeMap<String, String>) -> Vec<St
         );
     }
     causes
+}
+
+/// A list as JSON; empty when there is none.
+fn json_list(list: &Value) -> Box<str> {
+    match list {
+        Value::Array(items) if !items.is_empty() => list.to_string().into(),
+        _ => "".into(),
+    }
 }
 
 /// `spec.shutdownTime`.

@@ -9,7 +9,7 @@ use super::{
     definition::{ACTIONS, Action},
     encode,
     error::status,
-    order::{order, warn_of_loss, warn_reserved},
+    order::{order, warn_of_loss},
     subresource, update,
 };
 use crate::{
@@ -88,11 +88,6 @@ impl Resource for Sandboxes {
 
     fn preview(&self, create: &Create) -> Value {
         let mut object = create.object.clone();
-        for map in ["annotations", "labels"] {
-            if let Some(pairs) = object["metadata"][map].as_object_mut() {
-                pairs.retain(|key, _| !labels::is_reserved(key));
-            }
-        }
         let metadata = &mut object["metadata"];
         metadata["creationTimestamp"] = UnixTime::now().to_string().into();
         metadata["generation"] = 1.into();
@@ -102,7 +97,6 @@ impl Resource for Sandboxes {
 
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
         let order = order(&self.definition, &create, UnixTime::now())?;
-        warn_reserved(context, &create.object);
         let user = order.user.clone();
         let default_lease = order.ttl.is_none();
         let claimed = self.gateway.claim(order).await;

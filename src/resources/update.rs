@@ -31,6 +31,9 @@ pub(super) fn keep_own(old: &Value, new: &mut Value) {
         let Some(metadata) = new["metadata"].as_object_mut() else {
             return;
         };
+        if own.is_empty() && !metadata.contains_key(map) {
+            continue;
+        }
         let pairs = metadata
             .entry(map)
             .or_insert_with(|| Value::Object(serde_json::Map::new()));

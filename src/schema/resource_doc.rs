@@ -102,6 +102,11 @@ impl Verb {
             Self::DeleteCollection => "deletecollection",
         }
     }
+
+    /// Whether it may change something.
+    pub fn is_write(self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
 }
 
 impl PatchType {

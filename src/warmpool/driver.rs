@@ -32,7 +32,7 @@ use super::{
     engine::{Engine, Intent},
     error::within,
     ledger::{Ledger, Written},
-    objects::{ClusterNode, NoDemand, demand},
+    objects::{NoDemand, PlannedNode, demand},
     record::Record,
     said::{Said, is_filling, uid},
     status::{Progress, Stock, status},
@@ -90,7 +90,7 @@ struct Work {
     record: Record,
     pools: Store<SandboxWarmPool>,
     templates: Store<SandboxTemplate>,
-    nodes: Store<ClusterNode>,
+    nodes: Store<PlannedNode>,
     engine: Engine,
     said: Said,
     writes: FuturesUnordered<BoxFuture<'static, Ended>>,
@@ -151,7 +151,7 @@ impl Driver {
         let (pools, pool_events) = follow(Api::<SandboxWarmPool>::all(self.reader.clone()), |_| ());
         let (templates, template_events) =
             follow(Api::<SandboxTemplate>::all(self.reader.clone()), |_| ());
-        let (nodes, node_events) = follow(Api::all(self.reader.clone()), ClusterNode::slim);
+        let (nodes, node_events) = follow(Api::all(self.reader.clone()), PlannedNode::slim);
         let reporter = Reporter {
             controller: CONTROLLER.to_owned(),
             instance: None,

@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered}
 use super::{
     WarmPoolMetrics,
     ledger::{Ask, Call, Ledger, Stage, Written},
-    objects::{ClusterNode, candidate},
+    objects::{PlannedNode, candidate},
     plan::{Candidate, Demand, Plan, Targets, plan},
 };
 use crate::{
@@ -27,7 +27,7 @@ const CALL_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intent {
     pub(super) demands: Vec<Demand>,
-    pub(super) nodes: Arc<HashMap<String, Arc<ClusterNode>>>,
+    pub(super) nodes: Arc<HashMap<String, Arc<PlannedNode>>>,
 }
 
 /// Plans, and calls nodes.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::plan::{Candidate, Demand};
 use crate::{
-    api::{NodeName, PoolKey, SandboxTemplate, SandboxWarmPool, pool_key_of_template},
+    api::{NodeName, PoolKey, SandboxTemplate, SandboxWarmPool, partial, pool_key_of_template},
     meta::Quantity,
 };
 
@@ -21,7 +21,7 @@ const DEFAULT_REPLICAS: i32 = 1;
 
 /// A Kubernetes Node: its labels and its memory; the rest is not even kept while it is read.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct ClusterNode {
+pub(super) struct PlannedNode {
     #[serde(default)]
     metadata: ObjectMeta,
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(super) fn replicas(pool: &SandboxWarmPool) -> u32 {
 /// has none.
 pub(super) fn candidate(
     name: &NodeName,
-    nodes: &HashMap<String, std::sync::Arc<ClusterNode>>,
+    nodes: &HashMap<String, std::sync::Arc<PlannedNode>>,
     refuses: impl Iterator<Item = PoolKey>,
 ) -> Candidate {
     let node = nodes.get(name.as_str());
@@ -79,7 +79,7 @@ pub(super) fn candidate(
     }
 }
 
-impl ClusterNode {
+impl PlannedNode {
     /// Leaves what is read of it.
     pub(super) fn slim(&mut self) {
         self.metadata.managed_fields = None;
@@ -94,26 +94,7 @@ impl ClusterNode {
     }
 }
 
-impl k8s_openapi::Resource for ClusterNode {
-    const API_VERSION: &'static str = <Node as k8s_openapi::Resource>::API_VERSION;
-    const GROUP: &'static str = <Node as k8s_openapi::Resource>::GROUP;
-    const KIND: &'static str = <Node as k8s_openapi::Resource>::KIND;
-    const VERSION: &'static str = <Node as k8s_openapi::Resource>::VERSION;
-    const URL_PATH_SEGMENT: &'static str = <Node as k8s_openapi::Resource>::URL_PATH_SEGMENT;
-    type Scope = k8s_openapi::ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for ClusterNode {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+partial!(PlannedNode, of Node);
 
 #[cfg(test)]
 mod tests {
@@ -159,7 +140,7 @@ mod tests {
     fn labels_and_memory_come_from_the_node_object() {
         let object = json!({"metadata": {"name": "a", "labels": {"disk": "ssd"}},
             "status": {"allocatable": {"memory": "65970860Ki", "cpu": "16"}}});
-        let mut node: ClusterNode = serde_json::from_value(object).unwrap();
+        let mut node: PlannedNode = serde_json::from_value(object).unwrap();
         node.slim();
         let nodes = HashMap::from([("a".to_owned(), Arc::new(node))]);
         let known = candidate(&"a".into(), &nodes, std::iter::empty());

@@ -14,10 +14,10 @@ use std::{
 
 use http::StatusCode;
 use sandbox_apiserver::{
-    api::{ClaimId, NodeAddress, NodeInventory, NodeName, PoolKey, Token},
+    api::{ClaimId, NodeAddress, NodeInventory, NodeName, PoolKey, Token, UserPart},
     auth::{Authenticator, Authorizer, UserInfo},
     feed::{self, Credential, Error, Event},
-    fleet::{Fleet, Health, HealthLimits, UserPart},
+    fleet::{Fleet, Health, HealthLimits},
     inventory::{Inventory, InventoryMetrics, NotKept, Options, Publication, Source, Update},
     meta::ResourceVersion,
     node::{self, Agent, Identity, Inventories, NodeMetrics, Objects},
@@ -460,7 +460,7 @@ async fn only_the_certificate_of_the_inventory_and_a_known_token_will_do() {
     let connection = agent.agent("guessed").connect().await.unwrap();
     let refused = |error| matches!(error, Error::Refused { status, .. } if status == StatusCode::UNAUTHORIZED);
     assert!(connection.listen().await.err().is_some_and(refused));
-    let record = mk_user(1).into();
+    let record = mk_user(1);
     let put = connection
         .objects()
         .put(&"sb_1".into(), &record, PATIENCE)

@@ -104,7 +104,7 @@ impl Door {
                 kubernetes: KUBERNETES_VERSION,
             },
             authenticator: Authenticator::fixed(users, true),
-            authorizer: Authorizer::always_allow(),
+            authorizer: Authorizer::always_allow().into(),
             namespaces: Namespaces::every(),
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),

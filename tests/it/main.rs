@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod apply;
 mod auth;
 mod crds;
 mod create;

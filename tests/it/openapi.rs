@@ -155,8 +155,9 @@ async fn apply_learns_what_patches_and_validation_there_are() {
     }
     let types = patch["requestBody"]["content"].as_object().unwrap();
     let types: BTreeSet<_> = types.keys().map(String::as_str).collect();
-    // No apply-patch while apply is refused, and never a strategic one.
+    // Never a strategic one.
     let expected = [
+        "application/apply-patch+yaml",
         "application/json-patch+json",
         "application/merge-patch+json",
     ];

@@ -78,7 +78,6 @@ async fn other_forms_are_not_read() {
     let cluster = mk_cluster().await;
     for content_type in [
         "application/strategic-merge-patch+json",
-        "application/apply-patch+yaml",
         "application/apply-patch+cbor",
         "application/json",
         "",

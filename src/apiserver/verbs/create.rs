@@ -5,19 +5,19 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
-use super::{faults::judge, get::json_response, request::VerbRequest};
+use super::{faults::judge, get::json_response, owners::track, request::VerbRequest};
 use crate::{
     admission::Denied,
     apiserver::{
         Body, Create, Created, Definition, Resource, Status, StatusCause,
         body::value_response,
         error::json_type,
-        negotiate::Offer,
-        query::{FieldValidation, WriteOptions},
+        negotiate::{Negotiated, Offer},
+        options::{FieldValidation, WriteOptions},
         resource::object_json,
     },
     meta::generate_name,
-    schema::{Decoded, merge_equal_owners, validate_object_meta},
+    schema::{Decoded, Verb, merge_equal_owners, validate_object_meta},
     store::Key,
 };
 
@@ -25,12 +25,11 @@ use crate::{
 const NAME_TRIES: usize = 8;
 /// Metadata that is the server's to set: what a client sends in it is dropped at a create, and gives way to what is stored at an
 /// update.
-pub(super) const SERVER_METADATA: [&str; 7] = [
+pub(super) const SERVER_METADATA: [&str; 6] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
     "generation",
-    "managedFields",
     "selfLink",
     "uid",
 ];
@@ -42,8 +41,21 @@ pub(super) async fn create<R: Resource>(
     let definition = resource.definition();
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = WriteOptions::parse(&request.query, "CreateOptions")?;
+    request.checked_namespace(definition)?;
+    create_of(resource, request, request.decode()?, &options, negotiated).await
+}
+
+/// Creates the object that was sent, or that a configuration for one that is not there makes.
+pub(super) async fn create_of<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+    sent: Decoded,
+    options: &WriteOptions,
+    negotiated: Negotiated,
+) -> Result<Response<Body>, Status> {
+    let definition = resource.definition();
     let namespace = request.checked_namespace(definition)?;
-    let mut object = decode(definition, request, options.field_validation)?;
+    let mut object = admit(definition, request, options.field_validation, sent)?;
     set_names(definition, request, &mut object)?;
     request
         .namespaces
@@ -113,15 +125,16 @@ async fn attempt<R: Resource>(
 }
 
 /// The body as an object of the request's version, unknown and duplicate fields dealt with as asked.
-fn decode(
+fn admit(
     definition: &Definition,
     request: &VerbRequest,
     validation: FieldValidation,
+    sent: Decoded,
 ) -> Result<Value, Status> {
     let Decoded {
         value: mut object,
         duplicates,
-    } = request.decode()?;
+    } = sent;
     check_type(definition, request, &object)?;
     let unknown = definition.versions[request.version]
         .schema
@@ -197,6 +210,9 @@ fn set_names(
     SERVER_METADATA
         .iter()
         .for_each(|field| drop(metadata.remove(*field)));
+    if request.target.verb == Verb::Create {
+        metadata.remove("managedFields");
+    }
     if definition.namespaced {
         let namespace = request.target.namespace.as_str();
         match metadata
@@ -229,6 +245,11 @@ fn validated<R: Resource>(
     let mut object = object.clone();
     let schema = &definition.versions[request.version].schema;
     schema.default(&mut object);
+    resource.keep_own(&request.context, &Value::Null, &mut object);
+    // An apply has noted its owners already.
+    if request.target.verb == Verb::Create {
+        track(resource, request, None, &mut object);
+    }
     let mut causes = validate_object_meta(&object, definition.namespaced);
     causes.extend(schema.validate(&object));
     let name = name(&object).to_owned();

@@ -9,11 +9,8 @@ use serde_json::{Value, json};
 use super::{get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Dependents, Resource, Status, StatusCause,
-        body::value_response,
-        negotiate::Offer,
-        query::{Query, dry_run},
-        resource::object_json,
+        Body, Definition, Deleted, Dependents, Resource, Status, StatusCause, body::value_response,
+        negotiate::Offer, options::dry_run, query::Query, resource::object_json,
     },
     store::{Stored, Value as _},
 };

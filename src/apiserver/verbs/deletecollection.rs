@@ -11,7 +11,7 @@ use crate::{
         Body, Deleted, Resource, Status,
         form::{Form, ListEnd},
         negotiate::{Offer, Shape},
-        query::ListOptions,
+        options::ListOptions,
     },
     meta::UnixTime,
     store::{Key, Stored, Value},

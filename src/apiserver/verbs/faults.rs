@@ -1,7 +1,7 @@
 //! Fields that the schema does not know, or that stand twice.
 
 use super::VerbRequest;
-use crate::apiserver::{Status, query::FieldValidation};
+use crate::apiserver::{Status, options::FieldValidation};
 
 /// Deals with such fields as the client asked: refuses the object, tells the client, or passes them over. `kind` is what the
 /// object was read as.

@@ -9,7 +9,7 @@ use crate::{
         body::{response, serialize},
         form::Form,
         negotiate::{MediaType, Offer},
-        query::Version,
+        options::Version,
     },
     meta::UnixTime,
 };

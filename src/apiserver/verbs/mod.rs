@@ -1,11 +1,13 @@
 //! What a verb does, a file each. Authentication, authorization and routing are done when one is called.
 
+mod apply;
 mod create;
 mod delete;
 mod deletecollection;
 mod faults;
 mod get;
 mod list;
+mod owners;
 mod patch;
 mod request;
 mod subresource;

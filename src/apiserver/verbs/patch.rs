@@ -1,19 +1,24 @@
-//! The two forms of a patch: operations (RFC 6902) and a partial object (RFC 7386).
+//! The forms of a patch: operations (RFC 6902), a partial object (RFC 7386), and an applied configuration, see `apply`.
 //!
 //! Strategic merge patches are refused with 415, as for custom resources: clients then send a merge patch.
 
 use std::sync::Arc;
 
-use http::{Response, header};
+use http::Response;
 use json_patch::{Patch, PatchError, PatchErrorKind, PatchOperation};
 use serde_json::Value;
 
 use super::{
+    apply,
     request::VerbRequest,
     update::{Revised, store},
 };
 use crate::{
-    apiserver::{Body, Resource, Status, StatusCause, negotiate::Offer, query::WriteOptions},
+    apiserver::{
+        Body, Resource, Status, StatusCause,
+        negotiate::{Offer, content_type, is_apply},
+        options::WriteOptions,
+    },
     schema::{Decoded, PatchType, decode_json},
 };
 
@@ -32,6 +37,9 @@ pub(super) async fn patch<R: Resource>(
     resource: &Arc<R>,
     request: &VerbRequest,
 ) -> Result<Response<Body>, Status> {
+    if is_apply(&request.headers) {
+        return apply::apply(resource, request).await;
+    }
     let negotiated = request.negotiate(Offer::Plain)?;
     let change = Change::read(request)?;
     let options = WriteOptions::parse(&request.query, "PatchOptions")?;
@@ -64,17 +72,9 @@ impl Change {
     /// # Errors
     /// 415 for a form that is not taken, 400 for a body that is no patch, 413 for too many operations.
     fn read(request: &VerbRequest) -> Result<Self, Status> {
-        let accepted = [PatchType::Json.media_type(), PatchType::Merge.media_type()];
-        let content_type = request
-            .headers
-            .get(header::CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
-        let essence = content_type
-            .unwrap_or_default()
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .trim();
+        let accepted =
+            [PatchType::Json, PatchType::Merge, PatchType::Apply].map(PatchType::media_type);
+        let essence = content_type(&request.headers);
         let malformed = |error: &dyn std::fmt::Display| {
             Status::bad_request(format!("error decoding patch: {error}"))
         };
@@ -106,6 +106,7 @@ impl Change {
                 Ok(Revised {
                     object,
                     duplicates: duplicates.clone(),
+                    applied: false,
                 })
             }
             Self::Operations(patch) => {
@@ -113,6 +114,7 @@ impl Change {
                 Ok(Revised {
                     object,
                     duplicates: Vec::new(),
+                    applied: false,
                 })
             }
         }

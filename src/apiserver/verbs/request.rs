@@ -12,12 +12,13 @@ use crate::{
     admission::Namespaces,
     apiserver::{
         ApiMetrics, Body, Context, Definition, Resource, Status,
+        access::Access,
         negotiate::{IncludeObject, Negotiated, Offer, Shape, negotiate},
         query::Query,
-        route::{ResourceRequest, Verb},
+        route::ResourceRequest,
     },
     meta::{ResourceVersion, is_dns1123_label},
-    schema::{Decoded, decode_json, decode_yaml},
+    schema::{Decoded, Verb, decode_json, decode_yaml},
     store::{Key, Scope, Store, Value},
 };
 
@@ -34,6 +35,8 @@ pub(in crate::apiserver) struct VerbRequest {
     pub(in crate::apiserver) context: Context,
     /// Index into the definition's versions.
     pub(in crate::apiserver) version: usize,
+    /// For what a verb does beside what it is called.
+    pub(in crate::apiserver) access: Access,
     pub(in crate::apiserver) namespaces: Namespaces,
     pub(in crate::apiserver) counters: ApiMetrics,
     /// Cancelled when streams are to end.

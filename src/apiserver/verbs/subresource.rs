@@ -11,7 +11,7 @@ use crate::{
         Body, Invoke, Invoked, Resource, Status, StatusCause,
         body::value_response,
         negotiate::Offer,
-        query::{FieldValidation, WriteOptions},
+        options::{FieldValidation, WriteOptions},
         resource::object_json,
     },
     schema::Decoded,

@@ -9,6 +9,7 @@ use super::{
     create::{SERVER_METADATA, check_type},
     faults::judge,
     get::json_response,
+    owners::track,
     request::VerbRequest,
 };
 use crate::{
@@ -16,20 +17,23 @@ use crate::{
         Body, Definition, NotUpdated, Resource, Status, StatusCause, Update,
         body::value_response,
         negotiate::{Negotiated, Offer},
-        query::WriteOptions,
+        options::WriteOptions,
         resource::object_json,
     },
+    managed::keep_times,
     schema::{Decoded, merge_equal_owners, validate_object_meta},
     store::Stored,
 };
 
 /// Tries at an update that others overtake. Each overtaking is somebody's success, so this is never reached in peace.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 /// A new object, as its client wants it, and what was wrong with its text.
 pub(super) struct Revised {
     pub(super) object: Value,
     pub(super) duplicates: Vec<String>,
+    /// Whether it is the outcome of an apply, which has noted its owners already.
+    pub(super) applied: bool,
 }
 
 pub(super) async fn update<R: Resource>(
@@ -58,6 +62,7 @@ pub(super) async fn update<R: Resource>(
         Ok(Revised {
             object: value.clone(),
             duplicates: duplicates.clone(),
+            applied: false,
         })
     };
     store(resource.as_ref(), request, &options, negotiated, revise).await
@@ -122,6 +127,7 @@ fn revised<R: Resource>(
     let Revised {
         object: mut new_json,
         duplicates,
+        applied,
     } = revise(&old_json)?;
     check_type(definition, request, &new_json)?;
     check_identity(definition, request, &old_json, &new_json)?;
@@ -144,6 +150,10 @@ fn revised<R: Resource>(
     }
     resource.keep_own(&request.context, &old_json, &mut new_json);
     schema.default(&mut new_json);
+    if !applied && !request.target.is_of_status() {
+        track(resource, request, Some(&old_json), &mut new_json);
+    }
+    keep_times(&old_json, &mut new_json);
     if new_json["spec"] != old_json["spec"] {
         let generation = old_json["metadata"]["generation"].as_i64().unwrap_or(0);
         new_json["metadata"]["generation"] = (generation + 1).into();
@@ -177,12 +187,7 @@ fn check_identity(
 ) -> Result<(), Status> {
     let text = |field: &str| new["metadata"][field].as_str().unwrap_or_default();
     let name = request.target.name.as_str();
-    if text("name") != name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({name})",
-            text("name")
-        )));
-    }
+    check_name(new, name)?;
     let namespace = request.target.namespace.as_str();
     if !matches!(text("namespace"), "") && text("namespace") != namespace {
         return Err(Status::bad_request(
@@ -204,6 +209,16 @@ fn check_identity(
         return Err(modified(definition, name));
     }
     Ok(())
+}
+
+pub(super) fn check_name(object: &Value, expected: &str) -> Result<(), Status> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if name == expected {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "the name of the object ({name}) does not match the name on the URL ({expected})"
+    )))
 }
 
 fn version_of(object: &Value) -> &str {

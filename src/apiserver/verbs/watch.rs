@@ -22,7 +22,7 @@ use crate::{
         form::Form,
         metrics::OpenWatch,
         negotiate::{MediaType, Offer},
-        query::{Selection, WatchFrom, WatchOptions},
+        options::{Selection, WatchFrom, WatchOptions},
     },
     meta::{ResourceVersion, UnixTime},
     store::{Event, EventKind, Key, Scope, Value},

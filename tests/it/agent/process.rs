@@ -179,7 +179,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         let noise = tokio::spawn(async move {
             for n in 0.. {
                 let claim = format!("sb_{n}").as_str().into();
-                let record = mk_user(n).into();
+                let record = mk_user(n);
                 if objects.put(&claim, &record, PATIENCE).await.is_err() {
                     return;
                 }
@@ -187,7 +187,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         });
         let objects = connection.objects();
         for n in 1..=20 {
-            let record = mk_user(life * 1_000 - 20 + n).into();
+            let record = mk_user(life * 1_000 - 20 + n);
             objects.put(&claim, &record, PATIENCE).await.unwrap();
         }
         process.child.kill().await.unwrap();
@@ -227,7 +227,7 @@ async fn kubernetes_says_who_may_listen_and_who_may_store() {
     let reader = Process::connect(&cluster, "reader").await;
     let mut feed = reader.listen().await.unwrap();
     snapshot(&mut feed).await;
-    let record = mk_user(1).into();
+    let record = mk_user(1);
     let put = reader
         .objects()
         .put(&"sb_1".into(), &record, PATIENCE)

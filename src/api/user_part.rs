@@ -1,4 +1,5 @@
-//! The user's part of a Sandbox, as the server and the node agent tell it to each other and as the agent stores it.
+//! The user's part of a Sandbox, as the index holds it, as the server and the node agent tell it to each other and as the agent
+//! stores it.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use super::ShutdownPolicy;
 use crate::meta::UnixTime;
 
-/// What comes back of a Sandbox as the user sent it, for the object's life.
+/// The part of a Sandbox that is the user's: it comes back as it was sent, for the object's life.
 ///
+/// In the index it is shared between versions of the object, since state changes far more often than intent.
 /// Unknown fields are skipped, so that an agent and a server of different versions understand each other. Texts that hold JSON
 /// stand in the record as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct UserRecord {
+pub struct UserPart {
     /// `metadata.generation`.
     pub generation: i64,
     /// Labels, without the server's own.
@@ -64,26 +66,26 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_went() {
-        let record = UserRecord {
+        let record = UserPart {
             generation: 3,
             labels: [("team".into(), "a".into())].into(),
             finalizers: vec!["x.io/wait".into()],
             spec: r#"{"podTemplate":{"spec":{"b":1,"a":[null]}}}"#.into(),
             shutdown_time: Some(UnixTime::from_secs(1_700_000_000)),
             shutdown_policy: ShutdownPolicy::Delete,
-            ..UserRecord::default()
+            ..UserPart::default()
         };
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains(r#""spec":{"podTemplate""#), "{json}");
         assert!(!json.contains("managedFields"), "{json}");
-        assert_eq!(serde_json::from_str::<UserRecord>(&json).unwrap(), record);
+        assert_eq!(serde_json::from_str::<UserPart>(&json).unwrap(), record);
     }
 
     #[test]
     fn what_a_later_version_adds_is_skipped() {
-        let record: UserRecord =
+        let record: UserPart =
             serde_json::from_str(r#"{"generation": 1, "later": {"x": 1}}"#).unwrap();
         assert_eq!(record.generation, 1);
-        assert!(serde_json::from_str::<UserRecord>("{}").is_err());
+        assert!(serde_json::from_str::<UserPart>("{}").is_err());
     }
 }

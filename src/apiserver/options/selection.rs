@@ -1,0 +1,50 @@
+//! Which objects a request is about.
+
+use crate::{
+    apiserver::{Status, query::Query},
+    meta::{FieldSelector, LabelSelector},
+};
+
+/// Which objects a list, a watch or a deletecollection is about.
+#[derive(Clone, Debug, Default)]
+pub(in crate::apiserver) struct Selection {
+    pub(in crate::apiserver) labels: LabelSelector,
+    pub(in crate::apiserver) fields: FieldSelector,
+}
+
+impl Selection {
+    /// Reads `labelSelector` and `fieldSelector`; the fields must be of those that `selectable` names.
+    pub(in crate::apiserver) fn parse(query: &Query, selectable: &[&str]) -> Result<Self, Status> {
+        let labels = query.get("labelSelector").unwrap_or_default().parse();
+        let labels = labels.map_err(|error| {
+            Status::bad_request(format!("unable to parse labelSelector: {error}"))
+        })?;
+        let fields: FieldSelector = query
+            .get("fieldSelector")
+            .unwrap_or_default()
+            .parse()
+            .map_err(|error| {
+                Status::bad_request(format!("unable to parse fieldSelector: {error}"))
+            })?;
+        let known = |path: &str| {
+            matches!(path, "metadata.name" | "metadata.namespace") || selectable.contains(&path)
+        };
+        match fields
+            .requirements()
+            .iter()
+            .find(|field| !known(&field.path))
+        {
+            None => Ok(Self { labels, fields }),
+            Some(field) => {
+                let path: String = field.path.chars().take(128).collect();
+                Err(Status::bad_request(format!(
+                    "field label not supported: {path}"
+                )))
+            }
+        }
+    }
+
+    pub(in crate::apiserver) fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+}

@@ -1,0 +1,147 @@
+//! Server-side apply: an object made of what its manager wants of it, with what others own left alone.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Response;
+use serde_json::Value;
+
+use super::{
+    create::create_of,
+    owners::at_endpoint,
+    request::VerbRequest,
+    update::{self, Revised, TRIES, check_name},
+};
+use crate::{
+    apiserver::{
+        Body, Definition, Resource, Status, StatusCause, negotiate::Offer, options::WriteOptions,
+    },
+    managed::Error,
+    meta::UnixTime,
+    schema::{Decoded, decode_yaml},
+    store::{self, Key, Store},
+};
+
+/// How long a create of somebody else is waited for at a time.
+const CREATE_WAIT: Duration = Duration::from_secs(1);
+
+pub(super) async fn apply<R: Resource>(
+    resource: &Arc<R>,
+    request: &VerbRequest,
+) -> Result<Response<Body>, Status> {
+    let definition = resource.definition();
+    let negotiated = request.negotiate(Offer::Plain)?;
+    let options = WriteOptions::parse(&request.query, "PatchOptions")?;
+    if request.query.get("fieldManager").is_none_or(str::is_empty) {
+        let cause = StatusCause {
+            reason: "FieldValueRequired".to_owned(),
+            message: "Required value: is required for apply patch".to_owned(),
+            field: "fieldManager".to_owned(),
+        };
+        return Err(Status::invalid(
+            "meta.k8s.io",
+            "PatchOptions",
+            "",
+            vec![cause],
+        ));
+    }
+    // JSON is YAML too.
+    let config = decode_yaml(&request.body)
+        .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+    let applied = |live: Option<&Value>| {
+        let force = request.query.flag("force");
+        let manager = &request.context.field_manager;
+        let applied = at_endpoint(definition, request, |endpoint| {
+            endpoint.apply(live, &config.value, manager, force, UnixTime::now())
+        });
+        applied.map_err(|error| refused(definition, request, &error))
+    };
+    let create = async || {
+        check_new(definition, request, &config.value).await?;
+        let decoded = Decoded {
+            value: applied(None)?,
+            duplicates: config.duplicates.clone(),
+        };
+        create_of(resource, request, decoded, &options, negotiated).await
+    };
+    let revise = |live: &Value| {
+        Ok(Revised {
+            object: applied(Some(live))?,
+            duplicates: config.duplicates.clone(),
+            applied: true,
+        })
+    };
+    let key = request.key();
+    // Whether it is there may change before the write; the next try then finds it so.
+    for _ in 1..TRIES {
+        let is_there = resource.store().get(&key.namespace, &key.name).is_some();
+        let (answer, overtaken) = match is_there {
+            false => (create().await, "AlreadyExists"),
+            true => {
+                let stored =
+                    update::store(resource.as_ref(), request, &options, negotiated, revise);
+                (stored.await, "NotFound")
+            }
+        };
+        match answer {
+            Err(status) if status.reason() == overtaken => {}
+            answer => return answer,
+        }
+        if !is_there {
+            appears(resource.store(), &key).await;
+        }
+    }
+    create().await
+}
+
+/// Waits for the object that another request is creating, not for long: that create may fail.
+async fn appears<V: store::Value>(store: &Store<V>, key: &Key) {
+    let mut head_rx = store.subscribe();
+    let appears = head_rx.wait_for(|_| store.get(&key.namespace, &key.name).is_some());
+    let _ = tokio::time::timeout(CREATE_WAIT, appears).await;
+}
+
+/// Whether the configuration may make an object that is not there.
+async fn check_new(
+    definition: &Definition,
+    request: &VerbRequest,
+    config: &Value,
+) -> Result<(), Status> {
+    let name = &request.target.name;
+    if request.target.is_of_status() {
+        return Err(Status::not_found(definition, name));
+    }
+    request.access.check_create(&request.target).await?;
+    check_name(config, name)?;
+    match config["metadata"]["uid"].as_str() {
+        None | Some("") => Ok(()),
+        Some(uid) => {
+            let reason = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            Err(Status::conflict(definition, name, &reason))
+        }
+    }
+}
+
+fn refused(definition: &Definition, request: &VerbRequest, error: &Error) -> Status {
+    match error {
+        // kube-apiserver answers 500 to a configuration against the schema, though it is the client's mistake.
+        Error::ObjectType(_) | Error::ManagedFields | Error::Untyped { .. } => {
+            Status::bad_request(error.to_string())
+        }
+        Error::Owners(_) => Status::internal(error),
+        Error::Conflicts(conflicts) => {
+            let causes = conflicts.0.iter().map(|conflict| StatusCause {
+                reason: "FieldManagerConflict".to_owned(),
+                message: conflict.message(),
+                field: conflict.field(),
+            });
+            Status::apply_conflict(
+                definition,
+                &request.target.name,
+                conflicts,
+                causes.collect(),
+            )
+        }
+    }
+}
