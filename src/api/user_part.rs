@@ -17,8 +17,11 @@ use crate::meta::UnixTime;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UserPart {
-    /// `metadata.generation`.
+    /// `metadata.generation`, without the one that a deletion adds.
     pub generation: i64,
+    /// `metadata.generateName`; empty when the name was given.
+    #[serde(default, skip_serializing_if = "CompactString::is_empty")]
+    pub generate_name: CompactString,
     /// Labels, without the server's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<CompactString, CompactString>,

@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::Definition;
-use crate::schema::Cause;
+use crate::schema::{Cause, Reason};
 
 /// A refused request: code, reason and text, as the client gets them.
 ///
@@ -53,6 +53,28 @@ impl StatusCause {
             reason: reason.to_owned(),
             message: message.into(),
             field: String::new(),
+        }
+    }
+
+    /// A cause that concerns a field. The first words of `message` tell the reason, as in Kubernetes' own messages.
+    pub fn of_field(field: impl Into<String>, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let reason = match message
+            .split_once(':')
+            .map_or(message.as_str(), |(what, _)| what)
+        {
+            "Required value" => Reason::Required,
+            "Unsupported value" => Reason::NotSupported,
+            "Duplicate value" => Reason::Duplicate,
+            "Forbidden" => Reason::Forbidden,
+            "Too long" => Reason::TooLong,
+            "Too many" => Reason::TooMany,
+            _ => Reason::Invalid,
+        };
+        Self {
+            reason: reason.as_str().to_owned(),
+            message,
+            field: field.into(),
         }
     }
 }
@@ -193,15 +215,18 @@ impl Status {
         Self::new(StatusCode::CONFLICT, "Conflict", message).of(definition, name)
     }
 
+    /// 409 Conflict with what a deletion takes for granted. Its text names the kind, as kube-apiserver's does.
+    pub(super) fn precondition_failed(definition: &Definition, name: &str, reason: &str) -> Self {
+        let Definition { kind, group, .. } = definition;
+        let message = format!("Operation cannot be fulfilled on {kind}.{group} {name:?}: {reason}");
+        let mut status = Self::new(StatusCode::CONFLICT, "Conflict", message).of(definition, name);
+        status.0.details.kind = (*kind).to_owned();
+        status
+    }
+
     /// 409 Conflict with the owners of fields.
-    pub(super) fn apply_conflict(
-        definition: &Definition,
-        name: &str,
-        message: impl fmt::Display,
-        causes: Vec<StatusCause>,
-    ) -> Self {
-        let mut status =
-            Self::new(StatusCode::CONFLICT, "Conflict", message.to_string()).of(definition, name);
+    pub(super) fn apply_conflict(message: impl fmt::Display, causes: Vec<StatusCause>) -> Self {
+        let mut status = Self::new(StatusCode::CONFLICT, "Conflict", message.to_string());
         status.0.details.causes = causes;
         status
     }
@@ -258,6 +283,20 @@ impl Status {
             retry_after_seconds: None,
         };
         status
+    }
+
+    /// 422 Invalid for an option of a request. `kind` names the options, `message` is as for [`StatusCause::of_field`].
+    pub(super) fn invalid_option(kind: &str, field: &str, message: impl Into<String>) -> Self {
+        let cause = StatusCause::of_field(field, message);
+        Self::invalid("meta.k8s.io", kind, "", vec![cause])
+    }
+
+    /// As [`Self::invalid_option`], for all that is wrong with options, if anything is.
+    pub(super) fn invalid_options(kind: &str, causes: Vec<StatusCause>) -> Result<(), Self> {
+        match causes.is_empty() {
+            true => Ok(()),
+            false => Err(Self::invalid("meta.k8s.io", kind, "", causes)),
+        }
     }
 
     /// 413 for a patch of too many operations.

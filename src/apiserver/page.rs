@@ -53,7 +53,7 @@ impl ContinueToken {
     /// # Errors
     /// 400 for what this server did not make.
     pub(super) fn parse(text: &str) -> Result<Self, Status> {
-        let malformed = || Status::bad_request("continue key is not valid: invalid continue token");
+        let malformed = || Status::bad_request("invalid continue token: continue key is not valid");
         if text.len() > MAX_TOKEN {
             return Err(malformed());
         }
@@ -76,7 +76,7 @@ impl ContinueToken {
         match self.list == list {
             true => Ok(Key::new(self.namespace.as_str(), self.name.as_str())),
             false => Err(Status::bad_request(
-                "continue key is not valid: invalid continue token for this list",
+                "invalid continue token: continue key is not valid for this list",
             )),
         }
     }

@@ -42,6 +42,11 @@ impl Query {
         found.map(|(_, value)| value.as_str())
     }
 
+    /// Whether `key` has a value.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| !value.is_empty())
+    }
+
     /// All values of `key`.
     pub(super) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         let matching = self.0.iter().filter(move |(known, _)| known == key);

@@ -165,8 +165,8 @@ pub trait Resource: Send + Sync + 'static {
         create: Create,
     ) -> impl Future<Output = Result<Created<Self::Object>, Status>> + Send;
 
-    /// Puts back what is the resource's own in an object that a client sends, so that it is no change.
-    fn keep_own(&self, context: &Context, old: &Value, new: &mut Value);
+    /// Whether a label or an annotation of that key is the server's to set, so that a client's value is dropped.
+    fn is_reserved(&self, key: &str) -> bool;
 
     /// Validates what the schema cannot say of a change. Called before anything is spent, also for a dry run.
     ///

@@ -43,6 +43,10 @@ pub(super) fn metadata(sandbox: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>
         });
         out.push(b']');
     }
+    if let Some(user) = user.filter(|user| !user.generate_name.is_empty()) {
+        extend(out, ",\"generateName\":");
+        string(&user.generate_name, out);
+    }
     extend(out, ",\"generation\":");
     extend(out, itoa::Buffer::new().format(generation(sandbox)));
     extend(out, ",\"labels\":{");
@@ -115,12 +119,11 @@ pub(super) fn label<'a>(sandbox: &'a Sandbox, key: &str) -> Option<Cow<'a, str>>
     user.labels.get(key).map(|value| value.as_str().into())
 }
 
-/// Counts the user's changes of the spec.
+/// Counts the user's changes of the spec, of which a deletion is one.
 pub(super) fn generation(sandbox: &Sandbox) -> i64 {
-    sandbox
-        .user
-        .as_ref()
-        .map_or(1, |user| user.generation.max(1))
+    let user = sandbox.user.as_ref();
+    let changes = user.map_or(1, |user| user.generation.max(1));
+    changes + i64::from(sandbox.deleted_at.is_some())
 }
 
 /// The server's labels in alphabetical order; a value that is no label value is left out.

@@ -91,6 +91,7 @@ pub(super) fn user_part(object: &Value) -> UserPart {
             .into_iter()
             .filter(|(key, _)| !labels::is_reserved(key))
     };
+    let is_deleted = metadata["deletionTimestamp"].is_string();
     UserPart {
         labels: own(texts(&metadata["labels"]))
             .map(|(key, value)| (key.into(), value.into()))
@@ -106,7 +107,8 @@ pub(super) fn user_part(object: &Value) -> UserPart {
             .filter_map(|finalizer| Some(finalizer.as_str()?.into()))
             .collect(),
         managed_fields: json_list(&metadata["managedFields"]),
-        generation: metadata["generation"].as_i64().unwrap_or(1),
+        generate_name: metadata["generateName"].as_str().unwrap_or_default().into(),
+        generation: metadata["generation"].as_i64().unwrap_or(1) - i64::from(is_deleted),
         shutdown_time: shutdown_time(object),
         shutdown_policy: policy,
         spec: spec.to_string().into(),

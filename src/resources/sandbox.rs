@@ -116,21 +116,8 @@ impl Resource for Sandboxes {
         })
     }
 
-    fn keep_own(&self, context: &Context, old: &Value, new: &mut Value) {
-        let changed =
-            |map: &str, key: &str| new["metadata"][map].get(key) != old["metadata"][map].get(key);
-        for map in ["annotations", "labels"] {
-            let sent = new["metadata"][map]
-                .as_object()
-                .into_iter()
-                .flat_map(|map| map.keys());
-            for key in sent.filter(|key| labels::is_reserved(key) && changed(map, key)) {
-                context.warn(format!(
-                    "metadata.{map}[{key}]: dropped, this key is set by the server"
-                ));
-            }
-        }
-        update::keep_own(old, new);
+    fn is_reserved(&self, key: &str) -> bool {
+        labels::is_reserved(key)
     }
 
     fn validate_update(&self, update: &Update<Sandbox>) -> Result<(), Status> {

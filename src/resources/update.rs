@@ -9,41 +9,12 @@ use super::{
     order::{shutdown_time, user_part, warn_of_loss},
 };
 use crate::{
-    api::labels,
     apiserver::{Context, NotUpdated, Status, StatusCause, Update},
     fleet::Sandbox,
     gateway::Progress,
     meta::UnixTime,
     store::Stored,
 };
-
-/// Puts back the keys that the server sets, whatever the client sent in them, and the mode that the phase tells.
-pub(super) fn keep_own(old: &Value, new: &mut Value) {
-    for map in ["annotations", "labels"] {
-        let own = old["metadata"][map]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(key, _)| labels::is_reserved(key));
-        let own: Vec<_> = own
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        let Some(metadata) = new["metadata"].as_object_mut() else {
-            return;
-        };
-        if own.is_empty() && !metadata.contains_key(map) {
-            continue;
-        }
-        let pairs = metadata
-            .entry(map)
-            .or_insert_with(|| Value::Object(serde_json::Map::new()));
-        let Some(pairs) = pairs.as_object_mut() else {
-            continue;
-        };
-        pairs.retain(|key, _| !labels::is_reserved(key));
-        pairs.extend(own);
-    }
-}
 
 /// Refuses what cannot be changed, and an end in the past.
 pub(super) fn validate(sandboxes: &Sandboxes, update: &Update<Sandbox>) -> Result<(), Status> {

@@ -33,6 +33,7 @@ mod sequencer;
 mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
+mod twin;
 mod users;
 mod warm_pools;
 mod watches;

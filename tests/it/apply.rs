@@ -155,15 +155,18 @@ async fn every_write_has_an_owner() {
     let patched = client.merge(&path, &patch).await.json();
     assert_eq!(
         *owned(&patched, "patcher"),
-        json!({"f:metadata": {"f:labels": {"f:team": {}}}})
+        json!({"f:metadata": {"f:labels": {".": {}, "f:team": {}}}})
     );
     let mut replaced = patched.clone();
     replaced["metadata"]["labels"]["team"] = "y".into();
     let path = format!("{}?fieldManager=replacer", item("a"));
     let replaced = client.put(&path, &replaced).await.json();
+    let writers = ["creator", "patcher", "replacer"].map(|writer| (writer, "Update"));
+    assert_eq!(owners(&replaced), writers);
+    // There are labels since the patcher was there.
     assert_eq!(
-        owners(&replaced),
-        [("creator", "Update"), ("replacer", "Update")]
+        *owned(&replaced, "patcher"),
+        json!({"f:metadata": {"f:labels": {}}})
     );
 
     // What changes nothing owns nothing, and is no event.

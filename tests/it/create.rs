@@ -111,6 +111,8 @@ async fn a_name_is_generated_when_there_is_a_base() {
         let name = created["metadata"]["name"].as_str().unwrap();
         let suffix = name.strip_prefix(kept).unwrap();
         assert_eq!(suffix.len(), 5);
+        let shown = cluster.client.get(format!("{SANDBOXES}/{name}")).await;
+        assert_eq!(shown.json()["metadata"]["generateName"], base);
         assert!(
             suffix
                 .bytes()

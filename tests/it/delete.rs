@@ -174,7 +174,9 @@ async fn finalizers_outlive_the_vm_and_no_new_ones_come() {
     let path = format!("{SANDBOXES}?watch=true&resourceVersion={from}");
     let mut watch = cluster.client.watch(path).await;
     let pending = cluster.client.delete(item("a"), Value::Null).await;
-    assert!(pending.json()["metadata"]["deletionTimestamp"].is_string());
+    let pending = pending.json();
+    assert!(pending["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(pending["metadata"]["generation"], 2);
     assert_eq!(watch.next().await, "MODIFIED a");
     assert_eq!(
         cluster.nodes.nodes()[0].claimed(),
@@ -197,6 +199,9 @@ async fn finalizers_outlive_the_vm_and_no_new_ones_come() {
             .unwrap()
             .starts_with("object is being deleted: ")
     );
+    let label = json!({"metadata": {"labels": {"seen": "yes"}}});
+    let labelled = cluster.client.merge(item("a"), &label).await.json();
+    assert_eq!(labelled["metadata"]["generation"], 2);
     let none = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
     let finished = cluster.client.operations(item("a"), &none).await;
     assert_eq!(finished.code(), 200, "{}", finished.text());

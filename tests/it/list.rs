@@ -286,7 +286,6 @@ async fn options_that_contradict_each_other_are_invalid() {
         "resourceVersion=0&resourceVersionMatch=Exact",
         "resourceVersion=5&resourceVersionMatch=Newest",
         "sendInitialEvents=true",
-        "limit=-1",
     ] {
         let refused = cluster.client.get(format!("{SANDBOXES}?{query}")).await;
         let status = refused.refusal(422, "Invalid");

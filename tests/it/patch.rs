@@ -141,7 +141,7 @@ async fn a_patch_is_of_an_object_that_is_there() {
         .client
         .merge(item("a"), &json!({"metadata": {"uid": "u"}}))
         .await;
-    refused.refusal(409, "Conflict");
+    refused.refusal(422, "Invalid");
     for broken in [
         json!({"spec": null}),
         json!({"spec": 5}),
@@ -195,7 +195,7 @@ async fn unknown_fields_are_treated_as_asked() {
     };
     let strict = send("?fieldValidation=Strict")
         .await
-        .refusal(400, "BadRequest");
+        .refusal(422, "Invalid");
     let message = strict["message"].as_str().unwrap();
     assert!(message.contains("unknown field \"spec.x\""), "{message}");
     assert!(

@@ -144,6 +144,17 @@ async fn what_cannot_change_is_refused_by_its_field() {
         .refusal(422, "Invalid");
     let field = status["details"]["causes"][0]["field"].as_str().unwrap();
     assert_eq!(field, "spec.podTemplate.spec.containers");
+    // Nobody deletes by an update.
+    let mut object = cluster.client.get(item("a")).await.json();
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let refused = cluster.client.put(item("a"), &object).await;
+    let status = refused.refusal(422, "Invalid");
+    let field = &status["details"]["causes"][0]["field"];
+    assert_eq!(field, "metadata.deletionTimestamp");
+    object["metadata"]["deletionTimestamp"] = Value::Null;
+    object["metadata"]["labels"]["a"] = json!(1);
+    let refused = cluster.client.put(item("a"), &object).await;
+    refused.refusal(400, "BadRequest");
 }
 
 #[tokio::test]

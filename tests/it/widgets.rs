@@ -236,7 +236,9 @@ impl Resource for Widgets {
         })
     }
 
-    fn keep_own(&self, _context: &Context, _old: &Value, _new: &mut Value) {}
+    fn is_reserved(&self, _key: &str) -> bool {
+        false
+    }
 
     fn validate_update(&self, _update: &Update<Widget>) -> Result<(), Status> {
         Ok(())

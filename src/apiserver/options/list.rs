@@ -1,8 +1,8 @@
 //! Options of a list.
 
-use super::{Selection, Version, invalid, version::Match};
+use super::{Selection, Version, version::Match};
 use crate::apiserver::{
-    Status,
+    Status, StatusCause,
     page::{ContinueToken, Start},
     query::Query,
 };
@@ -22,26 +22,17 @@ impl ListOptions {
     /// 400 for what cannot be read, 422 for what does not go together.
     pub(in crate::apiserver) fn parse(query: &Query, selectable: &[&str]) -> Result<Self, Status> {
         let selection = Selection::parse(query, selectable)?;
-        let limit = match query.number::<i64>("limit")? {
-            None | Some(0) => None,
-            Some(limit) => Some(usize::try_from(limit).map_err(|_| {
-                invalid("limit", "Invalid value: must be greater than or equal to 0")
-            })?),
-        };
-        if query
-            .get("sendInitialEvents")
-            .is_some_and(|value| !value.is_empty())
-        {
-            return Err(invalid(
-                "sendInitialEvents",
-                "Forbidden: sendInitialEvents is forbidden for list",
-            ));
-        }
+        // What is not positive is no limit, as for kube-apiserver.
+        let limit = query.number::<i64>("limit")?;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        let limit = limit.filter(|limit| *limit > 0);
         let version = Version::parse(query)?;
-        let matching = Match::parse(query, &version)?;
-        let start = match query.get("continue").filter(|token| !token.is_empty()) {
-            Some(token) => continued(token, &version, matching)?,
-            None => start_of(version, matching, limit.is_some())?,
+        let matching = Match::parse(query);
+        let token = query.get("continue").filter(|token| !token.is_empty());
+        check(query, version, matching, token.is_some())?;
+        let start = match token {
+            Some(token) => continued(token, version)?,
+            None => start_of(version, matching, limit.is_some()),
         };
         Ok(Self {
             selection,
@@ -51,41 +42,55 @@ impl ListOptions {
     }
 }
 
-fn continued(token: &str, version: &Version, matching: Match) -> Result<Start, Status> {
-    if matching != Match::Unset {
-        return Err(invalid(
-            "resourceVersionMatch",
-            "Forbidden: resourceVersionMatch is forbidden when continue is provided",
-        ));
+/// Refuses options that do not go together.
+fn check(
+    query: &Query,
+    version: Version,
+    matching: Match<'_>,
+    continues: bool,
+) -> Result<(), Status> {
+    let mut causes = Vec::new();
+    let mut fault = |field: &str, message: &str| causes.push(StatusCause::of_field(field, message));
+    if query.has("sendInitialEvents") {
+        fault(
+            "sendInitialEvents",
+            "Forbidden: sendInitialEvents is forbidden for list",
+        );
     }
-    if matches!(version, Version::At(_)) {
-        return Err(Status::bad_request(
-            "specifying resource version is not allowed when using continue",
-        ));
+    let mut mismatch = |message: &str| fault("resourceVersionMatch", message);
+    if matching != Match::Unset && version == Version::Unset {
+        mismatch("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided");
     }
-    ContinueToken::parse(token).map(Start::Continue)
+    if matching != Match::Unset && continues {
+        mismatch("Forbidden: resourceVersionMatch is forbidden when continue is provided");
+    }
+    if matches!(matching, Match::Unknown(_)) {
+        mismatch(&matching.unsupported(r#""Exact", "NotOlderThan", """#));
+    }
+    if (matching, version) == (Match::Exact, Version::Any) {
+        mismatch(r#"Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0""#);
+    }
+    Status::invalid_options("ListOptions", causes)
 }
 
-fn start_of(version: Version, matching: Match, limited: bool) -> Result<Start, Status> {
-    Ok(match (version, matching) {
-        (Version::Unset | Version::Any, Match::Unset) => Start::Latest,
-        (Version::Any, Match::NotOlderThan) => Start::Latest,
+fn continued(token: &str, version: Version) -> Result<Start, Status> {
+    let token = ContinueToken::parse(token)?;
+    match version {
+        Version::Unset | Version::Any => Ok(Start::Continue(token)),
+        Version::At(_) => Err(Status::bad_request(
+            "specifying resource version is not allowed when using continue",
+        )),
+    }
+}
+
+/// Where a list begins whose options go together.
+fn start_of(version: Version, matching: Match<'_>, limited: bool) -> Start {
+    match (version, matching) {
+        (Version::Unset | Version::Any, _) => Start::Latest,
         (Version::At(version), Match::Exact) => Start::Exact(version),
         (Version::At(version), Match::Unset) if limited => Start::Exact(version),
-        (Version::At(version), Match::Unset | Match::NotOlderThan) => Start::NotOlderThan(version),
-        (Version::Any, Match::Exact) => {
-            return Err(invalid(
-                "resourceVersionMatch",
-                "Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-            ));
-        }
-        (Version::Unset, Match::Exact | Match::NotOlderThan) => {
-            return Err(invalid(
-                "resourceVersionMatch",
-                "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ));
-        }
-    })
+        (Version::At(version), _) => Start::NotOlderThan(version),
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +134,7 @@ mod tests {
         list("resourceVersion=0&resourceVersionMatch=Exact", "422");
         list("resourceVersion=7&resourceVersionMatch=Newest", "422");
         list("sendInitialEvents=true", "422");
-        list("limit=-1", "422");
+        list("limit=-1", "latest");
         list("resourceVersion=x", "400");
         list("resourceVersion=07", "400");
         list("limit=many", "400");

@@ -2,7 +2,7 @@
 
 use crate::{
     apiserver::{Status, query::Query},
-    meta::{FieldSelector, LabelSelector},
+    meta::{FieldSelector, LabelSelector, SelectorError},
 };
 
 /// Which objects a list, a watch or a deletecollection is about.
@@ -16,16 +16,13 @@ impl Selection {
     /// Reads `labelSelector` and `fieldSelector`; the fields must be of those that `selectable` names.
     pub(in crate::apiserver) fn parse(query: &Query, selectable: &[&str]) -> Result<Self, Status> {
         let labels = query.get("labelSelector").unwrap_or_default().parse();
-        let labels = labels.map_err(|error| {
-            Status::bad_request(format!("unable to parse labelSelector: {error}"))
-        })?;
+        let labels =
+            labels.map_err(|error: SelectorError| Status::bad_request(error.to_string()))?;
         let fields: FieldSelector = query
             .get("fieldSelector")
             .unwrap_or_default()
             .parse()
-            .map_err(|error| {
-                Status::bad_request(format!("unable to parse fieldSelector: {error}"))
-            })?;
+            .map_err(|error: SelectorError| Status::bad_request(error.to_string()))?;
         let known = |path: &str| {
             matches!(path, "metadata.name" | "metadata.namespace") || selectable.contains(&path)
         };

@@ -1,6 +1,5 @@
 //! At which version, and how exactly.
 
-use super::invalid;
 use crate::{
     apiserver::{Status, query::Query},
     meta::ResourceVersion,
@@ -37,38 +36,34 @@ impl Version {
     }
 }
 
-/// `resourceVersionMatch`, checked against the other options.
+/// `resourceVersionMatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
+pub(super) enum Match<'a> {
     Unset,
     Exact,
     NotOlderThan,
+    /// Another word.
+    Unknown(&'a str),
 }
 
-impl Match {
-    /// # Errors
-    /// 422 for another word, or one without a version to match.
-    pub(super) fn parse(query: &Query, version: &Version) -> Result<Self, Status> {
-        let matching = match query.get("resourceVersionMatch") {
-            None | Some("") => return Ok(Self::Unset),
-            Some("Exact") => Self::Exact,
-            Some("NotOlderThan") => Self::NotOlderThan,
-            Some(other) => {
-                let other: String = other.chars().take(64).collect();
-                return Err(invalid(
-                    "resourceVersionMatch",
-                    &format!(
-                        "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-                    ),
-                ));
-            }
-        };
-        if *version == Version::Unset && query.get("sendInitialEvents").is_none_or(str::is_empty) {
-            return Err(invalid(
-                "resourceVersionMatch",
-                "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ));
+impl<'a> Match<'a> {
+    pub(super) fn parse(query: &'a Query) -> Self {
+        match query.get("resourceVersionMatch").unwrap_or_default() {
+            "" => Self::Unset,
+            "Exact" => Self::Exact,
+            "NotOlderThan" => Self::NotOlderThan,
+            other => Self::Unknown(other),
         }
-        Ok(matching)
+    }
+
+    /// That it is none of the words that are taken here.
+    pub(super) fn unsupported(self, supported: &str) -> String {
+        let word = match self {
+            Self::Unset => "",
+            Self::Exact => "Exact",
+            Self::NotOlderThan => "NotOlderThan",
+            Self::Unknown(word) => &word[..word.floor_char_boundary(64)],
+        };
+        format!("Unsupported value: {word:?}: supported values: {supported}")
     }
 }

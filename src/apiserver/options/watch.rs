@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Selection, Version, invalid, version::Match};
+use super::{Selection, Version, version::Match};
 use crate::{
-    apiserver::{Status, query::Query},
+    apiserver::{Status, StatusCause, query::Query},
     meta::ResourceVersion,
 };
 
@@ -39,22 +39,14 @@ impl WatchOptions {
     pub(in crate::apiserver) fn parse(query: &Query, selectable: &[&str]) -> Result<Self, Status> {
         let selection = Selection::parse(query, selectable)?;
         let version = Version::parse(query)?;
-        let matching = Match::parse(query, &version)?;
-        let initial = match query.get("sendInitialEvents") {
-            None | Some("") => None,
-            Some(_) => Some(query.flag("sendInitialEvents")),
-        };
-        if initial.is_some() != (matching != Match::Unset) || matching == Match::Exact {
-            let field = if initial.is_some() {
-                "resourceVersionMatch"
-            } else {
-                "sendInitialEvents"
-            };
-            return Err(invalid(
-                field,
-                "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            ));
-        }
+        let initial = query
+            .has("sendInitialEvents")
+            .then(|| query.flag("sendInitialEvents"));
+        check(
+            Match::parse(query),
+            initial.is_some(),
+            query.has("continue"),
+        )?;
         let from = match (initial, version) {
             (Some(true), version) => WatchFrom::Initial {
                 at_least: version.at(),
@@ -77,6 +69,28 @@ impl WatchOptions {
             timeout: timeout.map(Duration::from_secs),
         })
     }
+}
+
+/// Refuses options that do not go together. `initial`: whether it is said if there are initial events.
+fn check(matching: Match<'_>, initial: bool, continues: bool) -> Result<(), Status> {
+    let mut causes = Vec::new();
+    let mut fault =
+        |message: &str| causes.push(StatusCause::of_field("resourceVersionMatch", message));
+    if initial && matching != Match::NotOlderThan {
+        fault("Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+    }
+    if !initial && matching != Match::Unset {
+        fault(
+            "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        );
+    }
+    if !matches!(matching, Match::Unset | Match::NotOlderThan) {
+        fault(&matching.unsupported(r#""NotOlderThan""#));
+    }
+    if continues {
+        fault("Forbidden: resourceVersionMatch is forbidden when continue is provided");
+    }
+    Status::invalid_options("ListOptions", causes)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Options of a write.
 
-use crate::apiserver::{Status, StatusCause, query::Query};
+use crate::apiserver::{Status, query::Query};
 
-/// Longest name of a field manager.
+/// Longest name of a field manager, in bytes.
 const MAX_FIELD_MANAGER: usize = 128;
 
 /// What becomes of fields that the schema does not know.
@@ -26,14 +26,7 @@ impl WriteOptions {
     /// # Errors
     /// 422 for values that are none.
     pub(in crate::apiserver) fn parse(query: &Query, kind: &str) -> Result<Self, Status> {
-        let invalid = |field: &str, message: String| {
-            let cause = StatusCause {
-                reason: "FieldValueNotSupported".to_owned(),
-                message,
-                field: field.to_owned(),
-            };
-            Status::invalid("meta.k8s.io", kind, "", vec![cause])
-        };
+        let invalid = |field, message| Status::invalid_option(kind, field, message);
         let dry_run = dry_run(query.all("dryRun")).map_err(|message| invalid("dryRun", message))?;
         let field_validation = match query.get("fieldValidation") {
             None | Some("" | "Warn") => FieldValidation::Warn,
@@ -42,19 +35,20 @@ impl WriteOptions {
             Some(other) => {
                 let other: String = other.chars().take(64).collect();
                 let message = format!(
-                    "Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+                    "Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
                 );
                 return Err(invalid("fieldValidation", message));
             }
         };
-        let field_manager = query.get("fieldManager").filter(|name| !name.is_empty());
-        if field_manager.is_some_and(|name| {
-            name.chars().count() > MAX_FIELD_MANAGER || name.chars().any(char::is_control)
-        }) {
-            return Err(invalid(
-                "fieldManager",
-                format!("Invalid value: must be at most {MAX_FIELD_MANAGER} printable characters"),
-            ));
+        let field_manager = query.get("fieldManager").unwrap_or_default();
+        if field_manager.len() > MAX_FIELD_MANAGER {
+            let message = format!("Too long: may not be more than {MAX_FIELD_MANAGER} bytes");
+            return Err(invalid("fieldManager", message));
+        }
+        if field_manager.contains(char::is_control) {
+            let message =
+                format!("Invalid value: {field_manager:?}: must hold printable characters only");
+            return Err(invalid("fieldManager", message));
         }
         Ok(Self {
             dry_run,
@@ -72,7 +66,7 @@ pub(in crate::apiserver) fn dry_run<'a>(
         if value != "All" {
             let value: String = value.chars().take(64).collect();
             return Err(format!(
-                "Unsupported value: {value:?}: supported values: \"All\""
+                "Unsupported value: [{value:?}]: supported values: \"All\""
             ));
         }
         asked = true;

@@ -9,6 +9,7 @@ use super::{
     create::create_of,
     owners::at_endpoint,
     request::VerbRequest,
+    reserved,
     update::{self, Revised, TRIES, check_name},
 };
 use crate::{
@@ -32,28 +33,36 @@ pub(super) async fn apply<R: Resource>(
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = WriteOptions::parse(&request.query, "PatchOptions")?;
     if request.query.get("fieldManager").is_none_or(str::is_empty) {
-        let cause = StatusCause {
-            reason: "FieldValueRequired".to_owned(),
-            message: "Required value: is required for apply patch".to_owned(),
-            field: "fieldManager".to_owned(),
-        };
-        return Err(Status::invalid(
-            "meta.k8s.io",
+        let message = "Required value: is required for apply patch";
+        return Err(Status::invalid_option(
             "PatchOptions",
-            "",
-            vec![cause],
+            "fieldManager",
+            message,
         ));
     }
     // JSON is YAML too.
-    let config = decode_yaml(&request.body)
-        .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+    let config = decode_yaml(&request.body).map_err(|error| unreadable(&error))?;
+    if !config.value.is_object() {
+        return Err(unreadable(&"a configuration must be an object"));
+    }
     let applied = |live: Option<&Value>| {
         let force = request.query.flag("force");
         let manager = &request.context.field_manager;
-        let applied = at_endpoint(definition, request, |endpoint| {
-            endpoint.apply(live, &config.value, manager, force, UnixTime::now())
+        let live = live.map(|live| {
+            let mut live = live.clone();
+            reserved::strip(resource.as_ref(), &mut live);
+            live
         });
-        applied.map_err(|error| refused(definition, request, &error))
+        let applied = at_endpoint(definition, request, |endpoint| {
+            endpoint.apply(
+                live.as_ref(),
+                &config.value,
+                manager,
+                force,
+                UnixTime::now(),
+            )
+        });
+        applied.map_err(|error| refused(&error))
     };
     let create = async || {
         check_new(definition, request, &config.value).await?;
@@ -100,6 +109,10 @@ async fn appears<V: store::Value>(store: &Store<V>, key: &Key) {
     let _ = tokio::time::timeout(CREATE_WAIT, appears).await;
 }
 
+fn unreadable(error: &dyn std::fmt::Display) -> Status {
+    Status::bad_request(format!("error decoding patch: {error}"))
+}
+
 /// Whether the configuration may make an object that is not there.
 async fn check_new(
     definition: &Definition,
@@ -123,7 +136,7 @@ async fn check_new(
     }
 }
 
-fn refused(definition: &Definition, request: &VerbRequest, error: &Error) -> Status {
+fn refused(error: &Error) -> Status {
     match error {
         // kube-apiserver answers 500 to a configuration against the schema, though it is the client's mistake.
         Error::ObjectType(_) | Error::ManagedFields | Error::Untyped { .. } => {
@@ -136,12 +149,7 @@ fn refused(definition: &Definition, request: &VerbRequest, error: &Error) -> Sta
                 message: conflict.message(),
                 field: conflict.field(),
             });
-            Status::apply_conflict(
-                definition,
-                &request.target.name,
-                conflicts,
-                causes.collect(),
-            )
+            Status::apply_conflict(conflicts, causes.collect())
         }
     }
 }

@@ -5,7 +5,13 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
-use super::{faults::judge, get::json_response, owners::track, request::VerbRequest};
+use super::{
+    faults::{faults_of, judge},
+    get::json_response,
+    owners::track,
+    request::VerbRequest,
+    reserved,
+};
 use crate::{
     admission::Denied,
     apiserver::{
@@ -17,7 +23,7 @@ use crate::{
         resource::object_json,
     },
     meta::generate_name,
-    schema::{Decoded, Verb, merge_equal_owners, validate_object_meta},
+    schema::{Decoded, Verb, merge_equal_owners},
     store::Key,
 };
 
@@ -156,13 +162,19 @@ pub(super) fn check_type(
         )));
     };
     let expected = definition.api_version(request.version);
-    for (field, expected) in [("apiVersion", expected.as_str()), ("kind", definition.kind)] {
+    for (field, name, expected) in [
+        ("apiVersion", "API version", expected.as_str()),
+        ("kind", "kind", definition.kind),
+    ] {
         match fields.get(field) {
             None | Some(Value::Null) => {}
             Some(Value::String(found)) if found.is_empty() || found == expected => {}
             Some(found) => {
+                let found = found
+                    .as_str()
+                    .map_or_else(|| found.to_string(), str::to_owned);
                 return Err(Status::bad_request(format!(
-                    "the {field} in the data ({found}) does not match the expected {field} ({expected:?})"
+                    "the {name} in the data ({found}) does not match the expected {name} ({expected})"
                 )));
             }
         }
@@ -221,10 +233,8 @@ fn set_names(
             .unwrap_or_default()
         {
             found if found.is_empty() || found == namespace => {}
-            found => {
-                return Err(Status::bad_request(format!(
-                    "the namespace of the provided object does not match the namespace sent on the request ({found:?}, {namespace:?})"
-                )));
+            _ => {
+                return Err(namespace_mismatch());
             }
         }
         metadata.insert("namespace".to_owned(), namespace.into());
@@ -245,16 +255,14 @@ fn validated<R: Resource>(
     let mut object = object.clone();
     let schema = &definition.versions[request.version].schema;
     schema.default(&mut object);
-    resource.keep_own(&request.context, &Value::Null, &mut object);
+    reserved::refuse(resource, request, &Value::Null, &mut object);
     // An apply has noted its owners already.
     if request.target.verb == Verb::Create {
-        track(resource, request, None, &mut object);
+        track(definition, request, None, &mut object);
     }
-    let mut causes = validate_object_meta(&object, definition.namespaced);
-    causes.extend(schema.validate(&object));
+    let causes = faults_of(definition, request, &object)?;
     let name = name(&object).to_owned();
     if !causes.is_empty() {
-        let causes = causes.into_iter().map(StatusCause::from).collect();
         return Err(Status::invalid(
             definition.group,
             definition.kind,
@@ -317,6 +325,12 @@ pub(super) fn refuse(definition: &Definition, name: &str, denied: Denied) -> Sta
 pub(super) fn duplicate_owner(uid: &str) -> String {
     format!(
         ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
+    )
+}
+
+pub(super) fn namespace_mismatch() -> Status {
+    Status::bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request",
     )
 }
 

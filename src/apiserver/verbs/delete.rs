@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{get::json_response, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Dependents, Resource, Status, StatusCause, body::value_response,
+        Body, Definition, Deleted, Dependents, Resource, Status, body::value_response,
         negotiate::Offer, options::dry_run, query::Query, resource::object_json,
     },
     store::{Stored, Value as _},
@@ -124,11 +124,11 @@ impl DeleteOptions {
         resource: &R,
         object: &Stored<R::Object>,
     ) -> Result<(), Status> {
-        let conflict = |field: &str, wanted: &str, found: String| {
+        let conflict = |field: &str, wanted: &str, found: String, why: &str| {
             let reason = format!(
-                "Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+                "the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). The object might have been {why}"
             );
-            Err(Status::conflict(
+            Err(Status::precondition_failed(
                 resource.definition(),
                 object.value.name(),
                 &reason,
@@ -136,9 +136,12 @@ impl DeleteOptions {
         };
         let uid = resource.uid(&object.value);
         match (&self.uid, &self.resource_version) {
-            (Some(wanted), _) if *wanted != uid => conflict("UID", wanted, uid),
+            (Some(wanted), _) if *wanted != uid => {
+                conflict("UID", wanted, uid, "deleted and then recreated")
+            }
             (_, Some(wanted)) if *wanted != object.version.to_string() => {
-                conflict("ResourceVersion", wanted, object.version.to_string())
+                let found = object.version.to_string();
+                conflict("ResourceVersion", wanted, found, "modified")
             }
             _ => Ok(()),
         }
@@ -202,12 +205,14 @@ fn dependents(policy: &str, orphan: Option<bool>) -> Result<Dependents, Status> 
         ("Orphan", None) => Ok(Dependents::Orphan),
         (_, Some(_)) => Err(invalid(
             "propagationPolicy",
-            "Invalid value: orphanDependents and deletionPropagation cannot be both set".to_owned(),
+            format!(
+                "Invalid value: {policy:?}: orphanDependents and deletionPropagation cannot be both set"
+            ),
         )),
         (other, None) => {
             let other: String = other.chars().take(64).collect();
             let message = format!(
-                "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
             );
             Err(invalid("propagationPolicy", message))
         }
@@ -215,15 +220,5 @@ fn dependents(policy: &str, orphan: Option<bool>) -> Result<Dependents, Status> 
 }
 
 fn invalid(field: &str, message: String) -> Status {
-    let reason = if message.starts_with("Unsupported") {
-        "FieldValueNotSupported"
-    } else {
-        "FieldValueInvalid"
-    };
-    let cause = StatusCause {
-        reason: reason.to_owned(),
-        message,
-        field: field.to_owned(),
-    };
-    Status::invalid("meta.k8s.io", "DeleteOptions", "", vec![cause])
+    Status::invalid_option("DeleteOptions", field, message)
 }

@@ -112,7 +112,7 @@ async fn settle<R: Resource>(
             let version = token.version().unwrap_or_else(|| store.head());
             if version > store.head() {
                 return Err(Status::bad_request(
-                    "continue key is not valid: its version was never handed out",
+                    "invalid continue token: continue key is not valid: its version was never handed out",
                 ));
             }
             Ok((version, Some(key)))

@@ -10,6 +10,7 @@ mod list;
 mod owners;
 mod patch;
 mod request;
+mod reserved;
 mod subresource;
 mod update;
 mod watch;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::VerbRequest;
 use crate::{
-    apiserver::{Definition, Resource},
+    apiserver::Definition,
     managed::{Endpoint, Version},
     meta::UnixTime,
 };
@@ -13,8 +13,6 @@ use crate::{
 const RESET_AT_OBJECT: [&str; 1] = ["status"];
 /// What its status leaves as it is.
 const RESET_AT_STATUS: [&str; 2] = ["metadata", "spec"];
-/// Parts of metadata that are not there when they are empty.
-const EMPTY_IS_ABSENT: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
 
 /// Calls `write` with the endpoint at which the request arrives.
 pub(super) fn at_endpoint<T>(
@@ -41,26 +39,16 @@ pub(super) fn at_endpoint<T>(
     })
 }
 
-/// Notes in `new` what the request's manager owns now. `old`: the object before; none: a create.
-pub(super) fn track<R: Resource>(
-    resource: &R,
+/// Notes in `new` what the request's manager owns now. `old`: the object before; none: a create. Neither has keys that are
+/// the server's.
+pub(super) fn track(
+    definition: &Definition,
     request: &VerbRequest,
     old: Option<&Value>,
     new: &mut Value,
 ) {
-    if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
-        let is_empty = |value: &Value| {
-            value.as_object().is_some_and(serde_json::Map::is_empty)
-                || value.as_array().is_some_and(Vec::is_empty)
-        };
-        for field in EMPTY_IS_ABSENT {
-            if metadata.get(field).is_some_and(is_empty) {
-                metadata.remove(field);
-            }
-        }
-    }
     let manager = &request.context.field_manager;
-    at_endpoint(resource.definition(), request, |endpoint| {
+    at_endpoint(definition, request, |endpoint| {
         endpoint.track_update(old, new, manager, UnixTime::now());
     });
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     apiserver::{
-        Body, Resource, Status, StatusCause,
+        Body, Resource, Status,
         negotiate::{Offer, content_type, is_apply},
         options::WriteOptions,
     },
@@ -48,17 +48,8 @@ pub(super) async fn patch<R: Resource>(
         .get("force")
         .is_some_and(|force| !force.is_empty())
     {
-        let cause = StatusCause {
-            reason: "FieldValueForbidden".to_owned(),
-            message: "Forbidden: may not be specified for non-apply patch".to_owned(),
-            field: "force".to_owned(),
-        };
-        return Err(Status::invalid(
-            "meta.k8s.io",
-            "PatchOptions",
-            "",
-            vec![cause],
-        ));
+        let message = "Forbidden: may not be specified for non-apply patch";
+        return Err(Status::invalid_option("PatchOptions", "force", message));
     }
     store(resource.as_ref(), request, &options, negotiated, |old| {
         change.apply(old)

@@ -6,11 +6,12 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::{
-    create::{SERVER_METADATA, check_type},
-    faults::judge,
+    create::{SERVER_METADATA, check_type, namespace_mismatch},
+    faults::{faults_of, judge},
     get::json_response,
     owners::track,
     request::VerbRequest,
+    reserved,
 };
 use crate::{
     apiserver::{
@@ -21,7 +22,7 @@ use crate::{
         resource::object_json,
     },
     managed::keep_times,
-    schema::{Decoded, merge_equal_owners, validate_object_meta},
+    schema::{Decoded, Verb, merge_equal_owners},
     store::Stored,
 };
 
@@ -46,11 +47,8 @@ pub(super) async fn update<R: Resource>(
     let Decoded { value, duplicates } = request.decode()?;
     check_type(definition, request, &value)?;
     if version_of(&value).is_empty() {
-        let cause = StatusCause {
-            reason: "FieldValueInvalid".to_owned(),
-            message: "Invalid value: 0: must be specified for an update".to_owned(),
-            field: "metadata.resourceVersion".to_owned(),
-        };
+        let message = "Invalid value: 0: must be specified for an update";
+        let cause = StatusCause::of_field("metadata.resourceVersion", message);
         return Err(Status::invalid(
             definition.group,
             definition.kind,
@@ -144,23 +142,25 @@ fn revised<R: Resource>(
         // What remains of the request is what it checks: the object, its version, its fields.
         new_json = old_json.clone();
     }
+    let mut causes = immutable(request, &old_json, &new_json);
     keep(&old_json, &mut new_json);
     for uid in merge_equal_owners(&mut new_json) {
         request.context.warn(super::create::duplicate_owner(&uid));
     }
-    resource.keep_own(&request.context, &old_json, &mut new_json);
+    reserved::refuse(resource, request, &old_json, &mut new_json);
     schema.default(&mut new_json);
     if !applied && !request.target.is_of_status() {
-        track(resource, request, Some(&old_json), &mut new_json);
+        let mut old_json = old_json.clone();
+        reserved::strip(resource, &mut old_json);
+        track(definition, request, Some(&old_json), &mut new_json);
     }
+    reserved::restore(resource, &old_json, &mut new_json);
     keep_times(&old_json, &mut new_json);
     if new_json["spec"] != old_json["spec"] {
         let generation = old_json["metadata"]["generation"].as_i64().unwrap_or(0);
         new_json["metadata"]["generation"] = (generation + 1).into();
     }
-    let mut causes = validate_object_meta(&new_json, definition.namespaced);
-    causes.extend(schema.validate(&new_json));
-    let mut causes: Vec<_> = causes.into_iter().map(StatusCause::from).collect();
+    causes.extend(faults_of(definition, request, &new_json)?);
     causes.extend(new_finalizers(&old_json, &new_json));
     if !causes.is_empty() {
         return Err(Status::invalid(
@@ -190,15 +190,14 @@ fn check_identity(
     check_name(new, name)?;
     let namespace = request.target.namespace.as_str();
     if !matches!(text("namespace"), "") && text("namespace") != namespace {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
+        return Err(namespace_mismatch());
     }
     let (uid, old_uid) = (
         text("uid"),
         old["metadata"]["uid"].as_str().unwrap_or_default(),
     );
-    if !uid.is_empty() && uid != old_uid {
+    // A patch has no preconditions: there the uid is a field as others are, see `immutable`.
+    if request.target.verb == Verb::Update && !uid.is_empty() && uid != old_uid {
         let reason = format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
         );
@@ -212,13 +211,15 @@ fn check_identity(
 }
 
 pub(super) fn check_name(object: &Value, expected: &str) -> Result<(), Status> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    if name == expected {
-        return Ok(());
+    match object["metadata"]["name"].as_str().unwrap_or_default() {
+        name if name == expected => Ok(()),
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({expected} based on URL) was undeterminable: name must be provided"
+        ))),
+        name => Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({expected})"
+        ))),
     }
-    Err(Status::bad_request(format!(
-        "the name of the object ({name}) does not match the name on the URL ({expected})"
-    )))
 }
 
 fn version_of(object: &Value) -> &str {
@@ -230,6 +231,37 @@ fn version_of(object: &Value) -> &str {
 fn modified(definition: &Definition, name: &str) -> Status {
     let reason = "the object has been modified; please apply your changes to the latest version and try again";
     Status::conflict(definition, name, reason)
+}
+
+/// What a client sends to change that cannot change, and is not just put back: it would be told that it had what it asked for.
+fn immutable(request: &VerbRequest, old: &Value, new: &Value) -> Vec<StatusCause> {
+    let (old, new) = (&old["metadata"], &new["metadata"]);
+    let is_other = |field: &str| match &new[field] {
+        Value::Null => false,
+        Value::String(text) if text.is_empty() => false,
+        value => *value != old[field],
+    };
+    let begins = |field: &str| old[field].is_null() && is_other(field);
+    let faults = [
+        ("uid", request.target.verb == Verb::Patch && is_other("uid")),
+        ("deletionTimestamp", begins("deletionTimestamp")),
+        (
+            "deletionGracePeriodSeconds",
+            begins("deletionGracePeriodSeconds"),
+        ),
+    ];
+    let faults = faults.into_iter().filter(|(_, is_fault)| *is_fault);
+    faults
+        .map(|(field, _)| immutable_field(field, &new[field]))
+        .collect()
+}
+
+/// The fault of a field of metadata that keeps its value for the object's life.
+fn immutable_field(field: &str, sent: &Value) -> StatusCause {
+    StatusCause::of_field(
+        format!("metadata.{field}"),
+        format!("Invalid value: {sent}: field is immutable"),
+    )
 }
 
 /// Puts back what an update cannot change.
@@ -270,12 +302,11 @@ fn new_finalizers(old: &Value, new: &Value) -> Option<StatusCause> {
         .into_iter()
         .filter(|finalizer| !known.contains(finalizer))
         .collect();
-    (!added.is_empty()).then(|| StatusCause {
-        reason: "FieldValueForbidden".to_owned(),
-        message: format!(
+    (!added.is_empty()).then(|| {
+        let message = format!(
             "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {}",
             Value::from(added)
-        ),
-        field: "metadata.finalizers".to_owned(),
+        );
+        StatusCause::of_field("metadata.finalizers", message)
     })
 }

@@ -1,0 +1,74 @@
+//! Labels and annotations that are the server's to set. Clients read them, but do not own them: what they send is compared
+//! with what is there without these keys.
+
+use serde_json::{Map, Value};
+
+use super::VerbRequest;
+use crate::apiserver::Resource;
+
+const MAPS: [&str; 2] = ["annotations", "labels"];
+/// Parts of metadata that are not there when they are empty.
+const EMPTY_IS_ABSENT: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
+
+/// Takes the server's keys out of what a client sent as a successor of `old`, and tells it of those that it changed.
+pub(super) fn refuse<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    old: &Value,
+    new: &mut Value,
+) {
+    for map in MAPS {
+        let known = &old["metadata"][map];
+        let changed = |(key, value): &(&String, &Value)| {
+            resource.is_reserved(key) && known.get(key.as_str()) != Some(*value)
+        };
+        let sent = new["metadata"][map].as_object();
+        for (key, _) in sent.into_iter().flatten().filter(changed) {
+            request.context.warn(format!(
+                "metadata.{map}[{key}]: dropped, this key is set by the server"
+            ));
+        }
+    }
+    strip(resource, new);
+}
+
+/// Takes the server's keys out of an object, and the parts of its metadata that are empty then.
+pub(super) fn strip<R: Resource>(resource: &R, object: &mut Value) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for map in MAPS {
+        if let Some(pairs) = metadata.get_mut(map).and_then(Value::as_object_mut) {
+            pairs.retain(|key, _| !resource.is_reserved(key));
+        }
+    }
+    for field in EMPTY_IS_ABSENT {
+        let is_empty = match metadata.get(field) {
+            Some(Value::Object(pairs)) => pairs.is_empty(),
+            Some(Value::Array(items)) => items.is_empty(),
+            _ => false,
+        };
+        if is_empty {
+            metadata.remove(field);
+        }
+    }
+}
+
+/// Puts the server's keys of `old` back into an object that has none.
+pub(super) fn restore<R: Resource>(resource: &R, old: &Value, new: &mut Value) {
+    let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for map in MAPS {
+        let known = old["metadata"][map].as_object().into_iter().flatten();
+        for (key, value) in known.filter(|(key, _)| resource.is_reserved(key)) {
+            let pairs = metadata
+                .entry(map)
+                .or_insert_with(|| Value::Object(Map::new()));
+            // What is no map is refused by the schema.
+            if let Value::Object(pairs) = pairs {
+                pairs.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The API beside a custom resource of the same schema: the same requests to both, through the same kube-apiserver, answers
+//! compared field by field. What differs on purpose is listed with its reason, and a listed difference that is none fails too.
+
+// clippy's own exemption for tests ends at their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod applies;
+mod creates;
+mod deletes;
+mod patches;
+mod reads;
+mod step;
+mod updates;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, ResourceExt as _,
+    api::PostParams,
+    client::Body,
+    runtime::wait::{await_condition, conditions},
+};
+use sandbox_apiserver::{
+    api::{SandboxSpec, SandboxStatus},
+    schema::{CustomResource, CustomResourceVersion, TypeSchema},
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use self::step::Step;
+use crate::{
+    caller::{Answer, Caller},
+    stage,
+};
+
+/// Words of the twin and those of the product, longest first.
+const WORDS: [(&str, &str); 3] = [
+    ("twin.example.org", "agents.x-k8s.io"),
+    ("twins", "sandboxes"),
+    ("Twin", "Sandbox"),
+];
+/// What the server alone says of an object.
+const SERVER_KEYS: &str = "sandbox.cocoonstack.io/";
+
+/// What differs on purpose, and why.
+const DIFFERENCES: [(&str, &str); 21] = [
+    (
+        "create with another version",
+        "there the spec is warned of, as unknown to that version",
+    ),
+    ("create another kind", BUILT_IN),
+    ("create without a type", BUILT_IN),
+    ("create with a version", MISTAKE),
+    ("create in no namespace", BUILT_IN),
+    ("create on an object", BUILT_IN),
+    ("get from a wrong version", MISTAKE),
+    ("get what has no such part", BUILT_IN),
+    ("watch from a wrong version", MISTAKE),
+    ("options", BUILT_IN),
+    ("update a wrong version", MISTAKE),
+    (
+        "update without a version",
+        "there the resource is named where the kind is elsewhere",
+    ),
+    ("update another kind", BUILT_IN),
+    ("update a collection", BUILT_IN),
+    ("merge a collection", BUILT_IN),
+    (
+        "operate with an unknown operation",
+        "refused as no patch, before it is tried",
+    ),
+    ("operate on the kind", BUILT_IN),
+    (
+        "apply a version to nothing",
+        "who names a version means an object that was there",
+    ),
+    ("apply a wrong type", MISTAKE),
+    ("apply an unknown field", MISTAKE),
+    ("apply to a collection", BUILT_IN),
+];
+const BUILT_IN: &str = "as built-in resources, other than custom ones, answer";
+const MISTAKE: &str = "a client's mistake, for which the code there is 500";
+
+/// Where the text alone differs: theirs is of their implementation or of their other media types.
+const WORDING: [&str; 31] = [
+    "create from no JSON",
+    "create from nothing",
+    "create from an array",
+    "create from null",
+    "create from text",
+    "create from plain text",
+    "create for plain text",
+    "create with labels that are no text",
+    "create with an owner without uid",
+    "get for plain text",
+    "list by a bad selector",
+    "list by a wrong version",
+    "list no number",
+    "list with a bad token",
+    "list with a token and a version",
+    "list from the future",
+    "watch with a bad selector",
+    "update another uid",
+    "merge a list",
+    "merge no JSON",
+    "merge strictly",
+    "operate with a test that fails",
+    "operate on what is not there",
+    "operate with an object",
+    "apply a list",
+    "apply no YAML",
+    "delete an old version",
+    "delete with a wrong body",
+    "delete with another kind",
+    "add another finalizer then",
+    "delete a collection by a bad selector",
+];
+
+fn twin() -> Value {
+    let crd = CustomResource {
+        group: "twin.example.org".to_owned(),
+        kind: "Twin".to_owned(),
+        plural: "twins".to_owned(),
+        singular: "twin".to_owned(),
+        short_names: Vec::new(),
+        namespaced: true,
+        versions: vec![CustomResourceVersion {
+            name: "v1beta1".to_owned(),
+            schema: TypeSchema::spec_and_status::<SandboxSpec, SandboxStatus>("A twin.").unwrap(),
+            columns: Vec::new(),
+            status: true,
+            scale: None,
+            stored: true,
+            deprecation_warning: None,
+        }],
+    };
+    crd.to_value().unwrap()
+}
+
+async fn install(client: kube::Client) {
+    let crds: Api<CustomResourceDefinition> = Api::all(client);
+    let crd: CustomResourceDefinition = serde_json::from_value(twin()).unwrap();
+    let created = crds.create(&PostParams::default(), &crd).await.unwrap();
+    let name = created.name_any();
+    let established = await_condition(crds, &name, conditions::is_crd_established());
+    timeout(Duration::from_secs(60), established)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+/// One of the two, and what was answered last, for steps that need it.
+struct Side {
+    caller: Caller,
+    namespace: String,
+    is_twin: bool,
+    /// Objects as they were shown last, by name.
+    shown: BTreeMap<String, Value>,
+}
+
+impl Side {
+    /// A text that is written for the product, for this side.
+    fn translated(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        if self.is_twin {
+            for (twin, ours) in WORDS {
+                text = text.replace(ours, twin);
+            }
+        }
+        text
+    }
+
+    async fn send(&mut self, step: &Step) -> Answer {
+        let collection = format!(
+            "/apis/agents.x-k8s.io/v1beta1/namespaces/{}/sandboxes",
+            self.namespace
+        );
+        let filled = |text: &str| {
+            let mut text = text.replace("{namespace}", &self.namespace);
+            for (name, object) in &self.shown {
+                for field in ["resourceVersion", "uid"] {
+                    let value = object["metadata"][field].as_str().unwrap_or_default();
+                    text = text.replace(&format!("{{{name}.{field}}}"), value);
+                }
+            }
+            text
+        };
+        let path = match step.path.strip_prefix("/apis/") {
+            Some(_) => step.path.to_owned(),
+            None => format!("{collection}{}", step.path),
+        };
+        let path = self.translated(&filled(&path));
+        let mut request = http::Request::builder().method(step.method).uri(path);
+        for (name, value) in &step.headers {
+            request = request.header(*name, *value);
+        }
+        let body = self.translated(&filled(&step.body)).into_bytes();
+        let answer = self
+            .caller
+            .send(request.body(Body::from(body)).unwrap())
+            .await;
+        if let (true, Some(name)) = (
+            answer.body["kind"] != "Status",
+            answer.body["metadata"]["name"].as_str(),
+        ) {
+            self.shown.insert(name.to_owned(), answer.body.clone());
+        }
+        answer
+    }
+
+    /// What can be compared of an answer.
+    fn comparable(&self, answer: &Answer) -> Value {
+        let mut text = answer.body.to_string();
+        let mut warnings: Vec<String> = answer
+            .headers
+            .get_all("warning")
+            .iter()
+            .map(|value| value.to_str().unwrap().to_owned())
+            .filter(|text| {
+                !text.contains("the sandbox ends with its lease")
+                    && !text.contains("the node runs no agent")
+            })
+            .collect();
+        text = text.replace(&self.namespace, "NAMESPACE");
+        for object in self.shown.values() {
+            if let Some(uid) = object["metadata"]["uid"].as_str() {
+                text = text.replace(uid, "UID");
+            }
+        }
+        if self.is_twin {
+            for (twin, ours) in WORDS {
+                text = text.replace(twin, ours);
+                for warning in &mut warnings {
+                    *warning = warning.replace(twin, ours);
+                }
+            }
+        }
+        let mut body: Value = serde_json::from_str(&text).unwrap();
+        strip(&mut body);
+        json!({
+            "code": answer.status.as_u16(),
+            "type": answer.headers.get("content-type").map(|value| value.to_str().unwrap()),
+            "warnings": warnings,
+            "body": body,
+        })
+    }
+}
+
+/// Takes out what no two objects share, and what the server adds to a Sandbox.
+fn strip(body: &mut Value) {
+    if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
+        items.iter_mut().for_each(strip_object);
+    }
+    if body.get("details") == Some(&json!({})) {
+        body.as_object_mut().unwrap().remove("details");
+    }
+    if body["kind"] == "SandboxList" {
+        body["metadata"]["resourceVersion"] = "".into();
+        // Custom resources show that nothing is left, built-in ones do not.
+        if let Some(metadata) = body["metadata"].as_object_mut() {
+            metadata.retain(|field, value| field != "continue" || value != "");
+        }
+    }
+    // A custom resource is told what is wrong with its metadata twice.
+    if let Some(causes) = body
+        .pointer_mut("/details/causes")
+        .and_then(Value::as_array_mut)
+    {
+        let mut seen = Vec::new();
+        causes.retain(|cause| {
+            let is_new = !seen.contains(cause);
+            seen.push(cause.clone());
+            is_new
+        });
+    }
+    if body["kind"] == "Sandbox" || body["kind"] == "PartialObjectMetadata" {
+        strip_object(body);
+    }
+}
+
+fn strip_object(object: &mut Value) {
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
+    fields.remove("status");
+    let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for field in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+    ] {
+        if let Some(value) = metadata.get_mut(field) {
+            *value = "".into();
+        }
+    }
+    if metadata.contains_key("generateName") {
+        metadata.insert("name".to_owned(), "GENERATED".into());
+    }
+    for map in ["labels", "annotations"] {
+        if let Some(pairs) = metadata.get_mut(map).and_then(Value::as_object_mut) {
+            pairs.retain(|key, _| {
+                !key.starts_with(SERVER_KEYS) && key != "agents.x-k8s.io/sandbox-name-hash"
+            });
+            if pairs.is_empty() {
+                metadata.remove(map);
+            }
+        }
+    }
+    for owner in metadata
+        .get_mut("managedFields")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        owner["time"] = "".into();
+    }
+}
+
+/// Takes the texts out of a Status.
+fn without_words(answer: &mut Value) {
+    answer["body"]["message"] = Value::Null;
+    let causes = answer.pointer_mut("/body/details/causes");
+    let causes = causes.and_then(Value::as_array_mut);
+    for cause in causes.into_iter().flatten() {
+        cause["message"] = Value::Null;
+    }
+}
+
+/// What differs, a line a place: `/place ours | theirs`.
+fn differing(place: &str, ours: &Value, theirs: &Value) -> String {
+    match (ours, theirs) {
+        _ if ours == theirs => String::new(),
+        (Value::Object(left), Value::Object(right)) => {
+            let names: BTreeSet<_> = left.keys().chain(right.keys()).collect();
+            let differing =
+                |name: &String| differing(&format!("{place}/{name}"), &ours[name], &theirs[name]);
+            names.into_iter().map(differing).collect()
+        }
+        _ => format!("\n  {place} {ours} | {theirs}"),
+    }
+}
+
+#[tokio::test]
+async fn answers_are_those_of_a_custom_resource() {
+    let stage = stage::shared().await;
+    install(stage.control_plane.client()).await;
+    let namespace = stage.namespace("pair").await;
+    let side = |is_twin| Side {
+        caller: stage.admin(),
+        namespace: namespace.clone(),
+        is_twin,
+        shown: BTreeMap::new(),
+    };
+    let (mut ours, mut twin) = (side(false), side(true));
+    let differences: BTreeMap<_, _> = DIFFERENCES.into_iter().collect();
+    let mut wrong = Vec::new();
+    let steps: Vec<Step> = [
+        creates::creates(),
+        reads::reads(),
+        updates::updates(),
+        patches::patches(),
+        applies::applies(),
+        deletes::deletes(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let known = |name: &str| steps.iter().any(|step| step.name == name);
+    for name in differences.keys().copied().chain(WORDING) {
+        assert!(known(name), "no step is called {name}");
+    }
+    for step in &steps {
+        let (our_answer, twin_answer) = (ours.send(step).await, twin.send(step).await);
+        let (mut actual, mut expected) =
+            (ours.comparable(&our_answer), twin.comparable(&twin_answer));
+        if WORDING.contains(&step.name) {
+            if actual == expected {
+                wrong.push(format!("{}: the same words now", step.name));
+            }
+            without_words(&mut actual);
+            without_words(&mut expected);
+        }
+        match (actual == expected, differences.get(step.name)) {
+            (true, None) | (false, Some(_)) => {}
+            (true, Some(reason)) => {
+                wrong.push(format!("{}: no difference any more: {reason}", step.name));
+            }
+            (false, None) => wrong.push(format!(
+                "{}: {} {}{}",
+                step.name,
+                step.method,
+                step.path,
+                differing("", &actual, &expected)
+            )),
+        }
+    }
+    let n_wrong = wrong.len();
+    assert!(
+        wrong.is_empty(),
+        "{n_wrong} of {} steps:\n{}",
+        steps.len(),
+        wrong.join("\n")
+    );
+}
