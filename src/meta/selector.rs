@@ -112,7 +112,6 @@ impl FromStr for LabelSelector {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parser = Parser {
             tokens: tokenize(text),
-            text,
         };
         if parser.peek().is_none() {
             return Ok(Self::default());
@@ -123,7 +122,7 @@ impl FromStr for LabelSelector {
             match parser.next() {
                 None => return Ok(Self(requirements)),
                 Some(Token::Comma) => {}
-                Some(token) => return Err(parser.unexpected(Some(token), "',' or the end")),
+                Some(token) => return Err(unexpected(Some(token), "',' or 'end of string'")),
             }
         }
     }
@@ -245,6 +244,9 @@ fn unescape(value: &str) -> Option<String> {
     Some(plain)
 }
 
+/// Bytes of a selector that a message repeats.
+const MAX_SHOWN: usize = 128;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
@@ -256,6 +258,22 @@ enum Token<'a> {
     NotEquals,
     Greater,
     Less,
+}
+
+impl<'a> Token<'a> {
+    fn text(self) -> &'a str {
+        match self {
+            Self::Word(word) => word,
+            Self::Comma => ",",
+            Self::Open => "(",
+            Self::Close => ")",
+            Self::Not => "!",
+            Self::Equals => "=",
+            Self::NotEquals => "!=",
+            Self::Greater => ">",
+            Self::Less => "<",
+        }
+    }
 }
 
 fn tokenize(text: &str) -> std::iter::Peekable<std::vec::IntoIter<Token<'_>>> {
@@ -288,7 +306,6 @@ fn tokenize(text: &str) -> std::iter::Peekable<std::vec::IntoIter<Token<'_>>> {
 
 struct Parser<'a> {
     tokens: std::iter::Peekable<std::vec::IntoIter<Token<'a>>>,
-    text: &'a str,
 }
 
 impl<'a> Parser<'a> {
@@ -304,7 +321,7 @@ impl<'a> Parser<'a> {
         let absent = self.tokens.next_if_eq(&Token::Not).is_some();
         let key = match self.next() {
             Some(Token::Word(word)) => word.to_owned(),
-            token => return Err(self.unexpected(token, "a label key")),
+            token => return Err(unexpected(token, "identifier")),
         };
         validate_qualified_name(&key)
             .map_err(|reason| SelectorError(format!("key: Invalid value: {key:?}: {reason}")))?;
@@ -324,7 +341,7 @@ impl<'a> Parser<'a> {
             Some(Token::Word("in")) => (LabelOp::In, self.set()?),
             Some(Token::Word("notin")) => (LabelOp::NotIn, self.set()?),
             token => {
-                return Err(self.unexpected(token, "an operator: =, ==, !=, in, notin, > or <"));
+                return Err(unexpected(token, "in, notin, =, ==, !=, gt, lt"));
             }
         };
         for value in &values {
@@ -344,7 +361,7 @@ impl<'a> Parser<'a> {
                 self.next();
                 Ok(word.to_owned())
             }
-            token => Err(self.unexpected(token, "a label value")),
+            token => Err(unexpected(token, "identifier")),
         }
     }
 
@@ -363,7 +380,7 @@ impl<'a> Parser<'a> {
         self.next();
         match self.next() {
             Some(Token::Open) => {}
-            token => return Err(self.unexpected(token, "'('")),
+            token => return Err(unexpected(token, "'('")),
         }
         let mut values = Vec::new();
         loop {
@@ -372,30 +389,28 @@ impl<'a> Parser<'a> {
                     self.next();
                     word.to_owned()
                 }
-                _ => String::new(),
+                Some(Token::Comma | Token::Close) => String::new(),
+                token => return Err(unexpected(token, "',', ')' or identifier")),
             });
             match self.next() {
                 Some(Token::Comma) => {}
                 Some(Token::Close) => break,
-                token => return Err(self.unexpected(token, "',' or ')'")),
+                token => return Err(unexpected(token, "',' or ')'")),
             }
         }
         values.sort();
         values.dedup();
         Ok(values)
     }
+}
 
-    fn unexpected(&self, token: Option<Token<'_>>, wanted: &str) -> SelectorError {
-        let found = match token {
-            None => "the end".to_owned(),
-            Some(Token::Word(word)) => format!("{word:?}"),
-            Some(token) => format!("{token:?}"),
-        };
-        SelectorError(format!(
-            "unable to parse requirement in {:?}: found {found}, expected {wanted}",
-            self.text
-        ))
-    }
+/// In the words of Kubernetes' own parser.
+fn unexpected(token: Option<Token<'_>>, expected: &str) -> SelectorError {
+    let found = token.map_or("", Token::text);
+    let found = &found[..found.floor_char_boundary(MAX_SHOWN)];
+    SelectorError(format!(
+        "unable to parse requirement: found '{found}', expected: {expected}"
+    ))
 }
 
 #[cfg(test)]

@@ -17,16 +17,21 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A namespace in which `user` may read sandboxes, and nothing else.
+/// A namespace in which the subject may read sandboxes, and nothing else.
 async fn readable_by(stage: &SharedStage, subject: &str) -> String {
+    namespace_for(stage, subject, "get,list,watch").await
+}
+
+/// A namespace in which the subject may do these things to sandboxes, and nothing else.
+async fn namespace_for(stage: &SharedStage, subject: &str, verbs: &str) -> String {
     let namespace = stage.namespace("access").await;
     let kubectl = stage.control_plane.kubectl();
     let here = format!("--namespace={namespace}");
     let role = [
         "create",
         "role",
-        "reader",
-        "--verb=get,list,watch",
+        "some",
+        &format!("--verb={verbs}"),
         "--resource=sandboxes.agents.x-k8s.io",
         &here,
     ];
@@ -34,8 +39,8 @@ async fn readable_by(stage: &SharedStage, subject: &str) -> String {
     let binding = [
         "create",
         "rolebinding",
-        "reader",
-        "--role=reader",
+        "some",
+        "--role=some",
         subject,
         &here,
     ];
@@ -102,6 +107,36 @@ async fn a_reader_reads_and_is_told_what_it_may_not() {
         .post(&path, &sandbox("mine", TEMPLATE))
         .await
         .expect(403, "Forbidden");
+    assert_eq!(stage.nodes.held(&namespace).await.len(), 1);
+}
+
+/// An apply of what is not there is a create, which kube-apiserver does not ask about: it passes on a patch.
+#[tokio::test]
+async fn who_may_patch_may_not_create_by_applying() {
+    let stage = stage::shared().await;
+    let namespace = namespace_for(&stage, "--user=petra", "get,patch").await;
+    let direct = stage.direct_as("petra");
+    let absent = stage::item(&namespace, "absent");
+    eventually(SOON, "the role is in force", async || {
+        direct.get(&absent).await.status == 404
+    })
+    .await;
+    let apply = async |caller: &Caller, name: &str| {
+        let path = format!("{}?fieldManager=petra", stage::item(&namespace, name));
+        let request = http::Request::patch(path)
+            .header("content-type", "application/apply-patch+yaml")
+            .body(Body::from(sandbox(name, TEMPLATE).to_string().into_bytes()));
+        caller.send(request.unwrap()).await
+    };
+    stage.create(&namespace, "theirs").await;
+    let proxied = Caller::new(stage.control_plane.config_as("petra"));
+    for caller in [&direct, &proxied] {
+        let refused = apply(caller, "absent").await;
+        refused.expect(403, "Forbidden");
+        let message = refused.body["message"].as_str().unwrap_or_default();
+        assert!(message.contains("cannot create resource"), "{message}");
+        apply(caller, "theirs").await.ok();
+    }
     assert_eq!(stage.nodes.held(&namespace).await.len(), 1);
 }
 

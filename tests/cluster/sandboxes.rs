@@ -59,19 +59,6 @@ impl<'a> In<'a> {
     }
 }
 
-/// kube-apiserver fetches the documents of a new server when it comes to it, and once a minute afterwards. Until then kubectl
-/// judges fields by itself.
-async fn openapi_is_known(stage: &Stage) {
-    let admin = stage.admin();
-    let document = format!("/openapi/v3{}", stage::API);
-    eventually(
-        Duration::from_secs(70),
-        "OpenAPI is aggregated",
-        async || admin.get(&document).await.status == 200,
-    )
-    .await;
-}
-
 #[tokio::test]
 async fn kubectl_creates_shows_and_deletes_a_sandbox() {
     let stage = stage::shared().await;
@@ -127,7 +114,7 @@ async fn kubectl_creates_shows_and_deletes_a_sandbox() {
 async fn kubectl_knows_the_resource_and_its_fields() {
     let stage = stage::shared().await;
     let here = In::new(&stage, "explain").await;
-    openapi_is_known(&stage).await;
+    stage.openapi_has("agents.x-k8s.io/v1beta1").await;
     let explained = here.run(&["explain", "sandbox.spec.operatingMode"]).await;
     assert!(
         explained.contains("FIELD: operatingMode") && explained.contains("Suspended"),
@@ -148,7 +135,7 @@ async fn kubectl_knows_the_resource_and_its_fields() {
 async fn a_misspelt_field_is_refused_and_a_dry_run_claims_nothing() {
     let stage = stage::shared().await;
     let here = In::new(&stage, "strict").await;
-    openapi_is_known(&stage).await;
+    stage.openapi_has("agents.x-k8s.io/v1beta1").await;
     let mut misspelt = sandbox("typo", TEMPLATE);
     misspelt["spec"]["operatingMod"] = "Running".into();
     let strict = ["create", "--validate=strict", "-f-"];

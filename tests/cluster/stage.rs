@@ -236,6 +236,17 @@ impl Stage {
         }
     }
 
+    /// Waits until kube-apiserver has the documents of a group and version. It fetches them when a server comes to it, and
+    /// once a minute afterwards. Until then kubectl judges fields by itself.
+    pub(crate) async fn openapi_has(&self, api_version: &str) {
+        let (admin, path) = (self.admin(), format!("/openapi/v3/apis/{api_version}"));
+        let within = Duration::from_secs(70);
+        eventually(within, "OpenAPI is aggregated", async || {
+            admin.get(&path).await.status == 200
+        })
+        .await;
+    }
+
     /// Publishes a node's inventory as it is now, without waiting for its period.
     pub(crate) async fn publish(&self, node: usize) {
         publish(self.control_plane, self.nodes, [node]).await;
