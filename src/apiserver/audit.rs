@@ -40,8 +40,13 @@ impl Progress {
     }
 
     /// Notes what the request is about, in the names of what is served.
-    pub(super) fn about(&mut self, definition: &Definition, target: &ResourceRequest) {
-        let subresource = match definition.subresource(&target.subresource) {
+    pub(super) fn about(
+        &mut self,
+        definition: &Definition,
+        version: usize,
+        target: &ResourceRequest,
+    ) {
+        let subresource = match definition.action(version, &target.subresource) {
             Some(index) => definition.subresources[index].name,
             None if target.is_of_status() => STATUS,
             None => "",

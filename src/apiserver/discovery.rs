@@ -178,12 +178,9 @@ fn api_group(group: &str, definitions: &[&Definition]) -> Value {
 }
 
 fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Value {
-    let served = definitions
-        .iter()
-        .filter(|definition| serves(definition, version));
-    let resources: Vec<_> = served
-        .flat_map(|definition| {
-            let subresources = definition.subresources.iter().map(|subresource| {
+    let resources: Vec<_> = served(definitions, version)
+        .flat_map(|(definition, version)| {
+            let subresources = definition.actions(version).iter().map(|subresource| {
                 json!({
                     "name": format!("{}/{}", definition.plural, subresource.name),
                     "singularName": "",
@@ -229,11 +226,8 @@ fn aggregated(document_version: &str, groups: &BTreeMap<&str, Vec<&Definition>>)
             let versions: Vec<_> = versions(definitions)
                 .into_iter()
                 .map(|version| {
-                    let served = definitions
-                        .iter()
-                        .filter(|definition| serves(definition, version));
-                    let resources: Vec<_> = served
-                        .map(|definition| discovered(group, version, definition))
+                    let resources: Vec<_> = served(definitions, version)
+                        .map(|(definition, version)| discovered(definition, version))
                         .collect();
                     json!({"version": version, "freshness": "Current", "resources": resources})
                 })
@@ -249,9 +243,10 @@ fn aggregated(document_version: &str, groups: &BTreeMap<&str, Vec<&Definition>>)
     })
 }
 
-fn discovered(group: &str, version: &str, definition: &Definition) -> Value {
-    let kind = |kind: &str| json!({"group": group, "version": version, "kind": kind});
-    let subresources = definition.subresources.iter().map(|subresource| {
+fn discovered(definition: &Definition, version: usize) -> Value {
+    let (group, name) = (definition.group, definition.versions[version].name);
+    let kind = |kind: &str| json!({"group": group, "version": name, "kind": kind});
+    let subresources = definition.actions(version).iter().map(|subresource| {
         json!({
             "subresource": subresource.name,
             "responseKind": kind(subresource.options.kind),
@@ -278,9 +273,14 @@ fn discovered(group: &str, version: &str, definition: &Definition) -> Value {
     })
 }
 
-fn serves(definition: &Definition, version: &str) -> bool {
-    definition
-        .versions
-        .iter()
-        .any(|known| known.name == version)
+/// Those that are served in a version, with its place among their versions.
+fn served<'a>(
+    definitions: &'a [&Definition],
+    version: &'a str,
+) -> impl Iterator<Item = (&'a Definition, usize)> {
+    definitions.iter().filter_map(move |definition| {
+        let mut versions = definition.versions.iter();
+        let place = versions.position(|known| known.name == version)?;
+        Some((*definition, place))
+    })
 }

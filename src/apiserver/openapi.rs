@@ -117,7 +117,7 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
         SubresourceDoc::part_of(&object, STATUS, &verbs)
     });
     let actions = definition
-        .subresources
+        .actions(version)
         .iter()
         .map(|subresource| SubresourceDoc {
             name: subresource.name.to_owned(),

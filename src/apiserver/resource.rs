@@ -12,6 +12,9 @@ use crate::{
     store::{Key, Store, Stored},
 };
 
+/// The preferred version's place in [`Definition::versions`]. Hooks get objects in it, whatever version a client speaks.
+pub(super) const PREFERRED: usize = 0;
+
 /// How a resource is described in discovery, in OpenAPI and to users. The only source of all three.
 #[derive(Debug)]
 pub struct Definition {
@@ -36,7 +39,7 @@ pub struct Definition {
     /// Whether `status` is a subresource. The status is the resource's own to say: reads of it show the object, writes to it
     /// check and change nothing.
     pub status: bool,
-    /// Named actions on an object.
+    /// Named actions on an object, in the preferred version.
     pub subresources: Vec<Subresource>,
     /// Field selector paths beside `metadata.name` and `metadata.namespace`.
     pub selectable_fields: &'static [&'static str],
@@ -137,6 +140,10 @@ pub trait Resource: Send + Sync + 'static {
     /// Appends the cells behind the name as JSON values, each with a comma in front.
     fn encode_cells(&self, object: &Self::Object, version: usize, now: UnixTime, out: &mut Vec<u8>);
 
+    /// Turns an object of one version into one of another, both indices into [`Definition::versions`]. Any part of it may be
+    /// absent.
+    fn convert(&self, object: &mut Value, from: usize, to: usize);
+
     /// The value of a label.
     fn label<'a>(&self, object: &'a Self::Object, key: &str) -> Option<Cow<'a, str>>;
 
@@ -155,7 +162,7 @@ pub trait Resource: Send + Sync + 'static {
     /// What the client gets.
     fn validate_create(&self, create: &Create) -> Result<(), Status>;
 
-    /// The object that a dry run of `create` answers with, as JSON in the request's version.
+    /// The object that a dry run of `create` answers with, in the preferred version.
     fn preview(&self, create: &Create) -> Value;
 
     /// Makes the object. It must be in the store before this returns.
@@ -202,10 +209,8 @@ pub trait Resource: Send + Sync + 'static {
 pub struct Create {
     /// Namespace and name.
     pub key: Key,
-    /// The object.
+    /// The object, in the preferred version.
     pub object: Value,
-    /// Version it is in, an index into [`Definition::versions`].
-    pub version: usize,
 }
 
 /// An object that was made.
@@ -222,12 +227,10 @@ pub struct Created<O> {
 pub struct Update<O> {
     /// The object that is changed.
     pub old: Arc<Stored<O>>,
-    /// The same as JSON, in the request's version.
+    /// The same as JSON, in the preferred version.
     pub old_json: Value,
     /// What it becomes, with the generation counted.
     pub new_json: Value,
-    /// Version of the request, an index into [`Definition::versions`].
-    pub version: usize,
 }
 
 /// Why an object was not changed.
@@ -316,10 +319,18 @@ impl Definition {
         format!("{}/{}", self.group, self.versions[version].name)
     }
 
+    /// The named actions that a version has.
+    pub(super) fn actions(&self, version: usize) -> &[Subresource] {
+        match version {
+            PREFERRED => &self.subresources,
+            _ => &[],
+        }
+    }
+
     /// The place of a named action in [`Self::subresources`].
-    pub(super) fn subresource(&self, name: &str) -> Option<usize> {
-        let mut subresources = self.subresources.iter();
-        subresources.position(|subresource| subresource.name == name)
+    pub(super) fn action(&self, version: usize, name: &str) -> Option<usize> {
+        let mut actions = self.actions(version).iter();
+        actions.position(|action| action.name == name)
     }
 
     /// Whether `verb` works.

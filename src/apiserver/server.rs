@@ -305,8 +305,8 @@ impl ApiServer {
         B::Error: std::fmt::Display,
     {
         let endpoint = self.endpoint(&target);
-        if let Some((endpoint, _)) = &endpoint {
-            progress.about(endpoint.definition(), &target);
+        if let Some((endpoint, version)) = &endpoint {
+            progress.about(endpoint.definition(), *version, &target);
         }
         let access = self.access(identity);
         let privileged = access.user().is_in("system:masters");

@@ -2,11 +2,12 @@
 
 use schemars::JsonSchema;
 
+use super::versions::ApiVersion;
 use crate::{
     api::{
         GROUP, SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions,
         SandboxSnapshotOptions, SandboxSnapshotSpec, SandboxSnapshotStatus, SandboxSpec,
-        SandboxStatus, V1BETA1,
+        SandboxStatus, v1alpha1,
     },
     apiserver::{Column, Definition, ObjectType, Subresource, Version},
     schema::{self, TypeSchema},
@@ -18,6 +19,9 @@ pub const KUBERNETES_VERSION: (u32, u32) = (1, 37);
 const SANDBOX: &str =
     "Sandbox is an agent's machine: a microVM that a node kept warm and handed over.";
 const SNAPSHOT: &str = "SandboxSnapshot is a checkpoint of a sandbox on its node.";
+
+const DEPRECATION: &str =
+    "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox";
 
 /// Subresources by their place in the definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +122,25 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
         },
         subresource::<SandboxSnapshotOptions>("snapshot", "SandboxSnapshotOptions", &snapshot)?,
     ];
-    let schema = sandbox.compile()?;
+    let versions = ApiVersion::ALL.into_iter().map(|served| {
+        let object = match served {
+            ApiVersion::V1beta1 => sandbox.clone(),
+            ApiVersion::V1alpha1 => ObjectType::new(
+                "Sandbox",
+                TypeSchema::spec_and_status::<v1alpha1::SandboxSpec, v1alpha1::SandboxStatus>(
+                    SANDBOX,
+                )?,
+            ),
+        };
+        Ok(Version {
+            name: served.name(),
+            schema: object.compile()?,
+            object,
+            columns: &COLUMNS,
+            deprecation: (served == ApiVersion::V1alpha1).then_some(DEPRECATION),
+        })
+    });
+    let versions = versions.collect::<schema::Result<_>>()?;
     Ok(Definition {
         group: GROUP,
         kind: "Sandbox",
@@ -137,13 +159,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             "update",
             "watch",
         ],
-        versions: vec![Version {
-            name: V1BETA1,
-            object: sandbox,
-            schema,
-            columns: &COLUMNS,
-            deprecation: None,
-        }],
+        versions,
         status: true,
         subresources,
         selectable_fields: &["status.nodeName"],

@@ -3,22 +3,29 @@
 use std::{borrow::Cow, net::IpAddr};
 
 use crate::{
-    api::{NodeAddress, PoolKey, labels},
+    api::{GROUP, NodeAddress, PoolKey, labels},
     fleet::Sandbox,
     meta::{ResourceVersion, UnixTime, human_duration, validate_label_value},
+    resources::versions::ApiVersion,
 };
 
-/// An object of `agents.x-k8s.io/v1beta1`.
-pub(super) fn object(sandbox: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>) {
-    extend(
-        out,
-        "{\"apiVersion\":\"agents.x-k8s.io/v1beta1\",\"kind\":\"Sandbox\",\"metadata\":",
-    );
+/// An object of `agents.x-k8s.io`.
+pub(super) fn object(
+    sandbox: &Sandbox,
+    at: ResourceVersion,
+    version: ApiVersion,
+    out: &mut Vec<u8>,
+) {
+    extend(out, "{\"apiVersion\":\"");
+    extend(out, GROUP);
+    out.push(b'/');
+    extend(out, version.name());
+    extend(out, "\",\"kind\":\"Sandbox\",\"metadata\":");
     metadata(sandbox, at, out);
     extend(out, ",\"spec\":");
-    spec(sandbox, out);
+    spec(sandbox, version, out);
     extend(out, ",\"status\":");
-    status(sandbox, out);
+    status(sandbox, version, out);
     out.push(b'}');
 }
 
@@ -183,15 +190,14 @@ fn pairs<'a>(
     });
 }
 
-fn spec(sandbox: &Sandbox, out: &mut Vec<u8>) {
-    let mode = if sandbox.phase.is_suspended() {
-        "Suspended"
-    } else {
-        "Running"
+fn spec(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
+    let mode = match (version, sandbox.phase.is_suspended()) {
+        (ApiVersion::V1beta1, false) => r#"{"operatingMode":"Running""#,
+        (ApiVersion::V1beta1, true) => r#"{"operatingMode":"Suspended""#,
+        (ApiVersion::V1alpha1, false) => r#"{"replicas":1"#,
+        (ApiVersion::V1alpha1, true) => r#"{"replicas":0"#,
     };
-    extend(out, "{\"operatingMode\":\"");
     extend(out, mode);
-    out.push(b'"');
     match sandbox.user.as_deref().filter(|user| !user.spec.is_empty()) {
         // The user's spec is an object whose keys all sort behind `operatingMode`.
         Some(user) => match user.spec.strip_prefix('{').unwrap_or("}") {
@@ -227,7 +233,7 @@ fn unknown_spec(pool: Option<&PoolKey>, out: &mut Vec<u8>) {
     );
 }
 
-fn status(sandbox: &Sandbox, out: &mut Vec<u8>) {
+fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
     extend(out, "{\"conditions\":[");
     separated(sandbox.conditions(), out, |condition, out| {
         extend(out, "{\"lastTransitionTime\":");
@@ -249,12 +255,20 @@ fn status(sandbox: &Sandbox, out: &mut Vec<u8>) {
         }
         out.push(b'}');
     });
-    extend(out, "],\"nodeName\":");
-    string(sandbox.node.as_str(), out);
+    out.push(b']');
+    if version == ApiVersion::V1beta1 {
+        extend(out, ",\"nodeName\":");
+        string(sandbox.node.as_str(), out);
+    }
     if let Some(ip) = pod_ip(sandbox) {
         extend(out, ",\"podIPs\":[\"");
         extend(out, &ip.to_string());
         extend(out, "\"]");
+    }
+    if version == ApiVersion::V1alpha1 {
+        let replicas = u8::from(!sandbox.gone && !sandbox.phase.is_suspended());
+        extend(out, ",\"replicas\":");
+        extend(out, itoa::Buffer::new().format(replicas));
     }
     extend(out, ",\"selector\":\"");
     extend(out, labels::NAME_HASH);

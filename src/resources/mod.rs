@@ -11,6 +11,7 @@ mod order;
 mod sandbox;
 mod subresource;
 mod update;
+mod versions;
 
 pub use crds::stored_kinds;
 pub use definition::{KUBERNETES_VERSION, sandbox_definition};

@@ -11,6 +11,7 @@ use super::{
     error::status,
     order::{order, warn_of_loss},
     subresource, update,
+    versions::{self, ApiVersion},
 };
 use crate::{
     api::labels,
@@ -54,8 +55,8 @@ impl Resource for Sandboxes {
         self.fleet.store()
     }
 
-    fn encode(&self, object: &Sandbox, at: ResourceVersion, _version: usize, out: &mut Vec<u8>) {
-        encode::object(object, at, out);
+    fn encode(&self, object: &Sandbox, at: ResourceVersion, version: usize, out: &mut Vec<u8>) {
+        encode::object(object, at, ApiVersion::ALL[version], out);
     }
 
     fn encode_metadata(&self, object: &Sandbox, at: ResourceVersion, out: &mut Vec<u8>) {
@@ -64,6 +65,10 @@ impl Resource for Sandboxes {
 
     fn encode_cells(&self, object: &Sandbox, _version: usize, now: UnixTime, out: &mut Vec<u8>) {
         encode::cells(object, now, out);
+    }
+
+    fn convert(&self, object: &mut Value, from: usize, to: usize) {
+        versions::convert(object, ApiVersion::ALL[from], ApiVersion::ALL[to]);
     }
 
     fn label<'a>(&self, object: &'a Sandbox, key: &str) -> Option<Cow<'a, str>> {
@@ -173,7 +178,7 @@ impl Sandboxes {
     /// The object as JSON, to build an answer of.
     pub(super) fn json(&self, object: &Sandbox, at: ResourceVersion) -> Value {
         let mut out = Vec::new();
-        encode::object(object, at, &mut out);
+        encode::object(object, at, ApiVersion::V1beta1, &mut out);
         serde_json::from_slice(&out).unwrap_or_else(|_| json!({}))
     }
 

@@ -132,6 +132,33 @@ async fn kubectl_knows_the_resource_and_its_fields() {
 }
 
 #[tokio::test]
+async fn kubectl_speaks_the_deprecated_version_too() {
+    let stage = stage::shared().await;
+    let here = In::new(&stage, "versions").await;
+    let mut old = sandbox("old", TEMPLATE);
+    old["apiVersion"] = "agents.x-k8s.io/v1alpha1".into();
+    let args = here.args(&["create", "-f-"]);
+    let created = here.kubectl.run_with_input(&args, &old.to_string()).await;
+    let warned = String::from_utf8_lossy(&created.stderr);
+    assert!(created.status.success(), "{warned}");
+    assert!(
+        warned.contains("agents.x-k8s.io/v1alpha1 Sandbox is deprecated"),
+        "{warned}"
+    );
+    let fields = "-o=jsonpath={.metadata.uid} {.metadata.resourceVersion}";
+    let shown = here
+        .run(&["get", "sandboxes.agents.x-k8s.io", "old", fields])
+        .await;
+    let old = "sandboxes.v1alpha1.agents.x-k8s.io";
+    assert_eq!(here.run(&["get", old, "old", fields]).await, shown);
+    let suspend = r#"{"spec":{"replicas":0}}"#;
+    here.run(&["patch", old, "old", "--type=merge", "-p", suspend])
+        .await;
+    let suspended = here.json(&["get", "sandbox", "old"]).await;
+    assert_eq!(suspended["spec"]["operatingMode"], "Suspended");
+}
+
+#[tokio::test]
 async fn a_misspelt_field_is_refused_and_a_dry_run_claims_nothing() {
     let stage = stage::shared().await;
     let here = In::new(&stage, "strict").await;

@@ -164,7 +164,7 @@ impl Stage {
         let direct = direct_config(control_plane.config_as(ADMIN), &authority, port);
         wait_until_ready(&direct, &mut serve).await;
         let registration = control_plane
-            .register_in_turn(&turn, &["v1beta1"], port, &authority.pem())
+            .register_in_turn(&turn, &["v1beta1", "v1alpha1"], port, &authority.pem())
             .await;
         Self {
             control_plane,

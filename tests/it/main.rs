@@ -30,5 +30,6 @@ mod subresource;
 mod table;
 mod tls_client;
 mod update;
+mod versions;
 mod watch;
 mod widgets;

@@ -61,7 +61,10 @@ async fn the_index_leads_to_a_document_that_may_be_kept_for_ever() {
     let paths = index["paths"].as_object().unwrap();
     assert_eq!(
         paths.keys().collect::<Vec<_>>(),
-        ["apis/agents.x-k8s.io/v1beta1"]
+        [
+            "apis/agents.x-k8s.io/v1alpha1",
+            "apis/agents.x-k8s.io/v1beta1"
+        ]
     );
     let url = paths["apis/agents.x-k8s.io/v1beta1"]["serverRelativeURL"]
         .as_str()

@@ -236,6 +236,8 @@ impl Resource for Widgets {
         })
     }
 
+    fn convert(&self, _object: &mut Value, _from: usize, _to: usize) {}
+
     fn is_reserved(&self, _key: &str) -> bool {
         false
     }

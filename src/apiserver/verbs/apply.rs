@@ -53,7 +53,7 @@ pub(super) async fn apply<R: Resource>(
             reserved::strip(resource.as_ref(), &mut live);
             live
         });
-        let applied = at_endpoint(definition, request, |endpoint| {
+        let applied = at_endpoint(resource.as_ref(), request, |endpoint| {
             endpoint.apply(
                 live.as_ref(),
                 &config.value,

@@ -20,7 +20,7 @@ use crate::{
         error::json_type,
         negotiate::{Negotiated, Offer},
         options::{FieldValidation, WriteOptions},
-        resource::object_json,
+        resource::{PREFERRED, object_json},
     },
     meta::generate_name,
     schema::{Decoded, Verb, merge_equal_owners},
@@ -122,7 +122,9 @@ async fn attempt<R: Resource>(
         });
     }
     if dry_run {
-        return Ok(Answer::Would(resource.preview(&create)));
+        let mut object = resource.preview(&create);
+        resource.convert(&mut object, PREFERRED, request.version);
+        return Ok(Answer::Would(object));
     }
     resource
         .create(&request.context, create)
@@ -258,7 +260,7 @@ fn validated<R: Resource>(
     reserved::refuse(resource, request, &Value::Null, &mut object);
     // An apply has noted its owners already.
     if request.target.verb == Verb::Create {
-        track(definition, request, None, &mut object);
+        track(resource, request, None, &mut object);
     }
     let causes = faults_of(definition, request, &object)?;
     let name = name(&object).to_owned();
@@ -271,11 +273,8 @@ fn validated<R: Resource>(
         ));
     }
     let key = Key::new(request.target.namespace.as_str(), name);
-    let create = Create {
-        key,
-        object,
-        version: request.version,
-    };
+    resource.convert(&mut object, request.version, PREFERRED);
+    let create = Create { key, object };
     resource.validate_create(&create)?;
     Ok(create)
 }

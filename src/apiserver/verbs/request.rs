@@ -82,7 +82,7 @@ impl<R: Resource> Served<R> {
             };
         }
         if !target.subresource.is_empty() {
-            let known = definition.subresource(&target.subresource);
+            let known = definition.action(request.version, &target.subresource);
             let subresource = known.ok_or_else(Status::resource_not_found)?;
             return match target.verb {
                 Verb::Create => subresource::invoke(&self.0, request, subresource).await,

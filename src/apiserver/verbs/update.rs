@@ -19,7 +19,7 @@ use crate::{
         body::value_response,
         negotiate::{Negotiated, Offer},
         options::WriteOptions,
-        resource::object_json,
+        resource::{PREFERRED, object_json},
     },
     managed::keep_times,
     schema::{Decoded, Verb, merge_equal_owners},
@@ -80,16 +80,26 @@ pub(super) async fn store<R: Resource>(
     for _ in 0..TRIES {
         let found = resource.store().get(&key.namespace, &key.name);
         let old = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
-        let update = revised(resource, request, options, old, &revise)?;
-        if update.old_json == update.new_json {
-            return Ok(stored(resource, request, negotiated, &update.old));
+        let (old_json, new_json) = revised(resource, request, options, &old, &revise)?;
+        if old_json == new_json {
+            return Ok(stored(resource, request, negotiated, &old));
         }
+        let answer = options.dry_run.then(|| new_json.clone());
+        let preferred = |mut object: Value| {
+            resource.convert(&mut object, request.version, PREFERRED);
+            object
+        };
+        let update = Update {
+            old,
+            old_json: preferred(old_json),
+            new_json: preferred(new_json),
+        };
         resource.validate_update(&update)?;
-        if options.dry_run {
+        if let Some(answer) = answer {
             return Ok(value_response(
                 StatusCode::OK,
                 negotiated.media_type,
-                &update.new_json,
+                &answer,
             ));
         }
         match resource.update(&request.context, update).await {
@@ -111,16 +121,17 @@ fn stored<R: Resource>(
     json_response(StatusCode::OK, negotiated.media_type, json)
 }
 
-/// The update that `revise` makes of the object, with everything checked that is the same for all resources.
+/// The object and what `revise` makes of it, in the request's version, with everything checked that is the same for all
+/// resources.
 fn revised<R: Resource>(
     resource: &R,
     request: &VerbRequest,
     options: &WriteOptions,
-    old: Arc<Stored<R::Object>>,
+    old: &Stored<R::Object>,
     revise: impl Fn(&Value) -> Result<Revised, Status>,
-) -> Result<Update<R::Object>, Status> {
+) -> Result<(Value, Value), Status> {
     let definition = resource.definition();
-    let old_json = serde_json::from_slice(&object_json(resource, &old, request.version))
+    let old_json = serde_json::from_slice(&object_json(resource, old, request.version))
         .expect("the machinery writes valid JSON");
     let Revised {
         object: mut new_json,
@@ -152,7 +163,7 @@ fn revised<R: Resource>(
     if !applied && !request.target.is_of_status() {
         let mut old_json = old_json.clone();
         reserved::strip(resource, &mut old_json);
-        track(definition, request, Some(&old_json), &mut new_json);
+        track(resource, request, Some(&old_json), &mut new_json);
     }
     reserved::restore(resource, &old_json, &mut new_json);
     keep_times(&old_json, &mut new_json);
@@ -170,12 +181,7 @@ fn revised<R: Resource>(
             causes,
         ));
     }
-    Ok(Update {
-        old,
-        old_json,
-        new_json,
-        version: request.version,
-    })
+    Ok((old_json, new_json))
 }
 
 /// The new object must be the old one: the same name, uid, and version if it names one.
