@@ -13,6 +13,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::Args;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::server::{Access, Process};
@@ -88,13 +89,7 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         .context("listening")?;
     let port = listener.local_addr()?.port();
     let serving_metrics = ServingMetrics::register(&metrics);
-    let process = Process::start(
-        listener,
-        tls,
-        asked.clone(),
-        metrics.clone(),
-        serving_metrics,
-    );
+    let process = Process::start(listener, tls, metrics.clone(), serving_metrics, &mut tasks);
 
     let token = Uuid::new_v4().simple().to_string();
     let node_token = Token::from(Uuid::new_v4().simple().to_string());
@@ -126,7 +121,12 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         vec![loopback.into()],
         Some(Credential::Fixed(agent_token.clone())),
     );
-    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
+    let gateway = process.gateway(
+        fleet.clone(),
+        inventory.clone(),
+        daemons.clone(),
+        &mut tasks,
+    );
     process.open(access(&token), fleet, gateway.clone())?;
     let (updates_tx, inventories) = mpsc::channel(CHANNEL);
     let (_, no_nodes) = mpsc::channel(1);
@@ -138,9 +138,16 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         },
         &mut tasks,
     );
-    let published = start_agents(&nodes, &daemons, &args.dir, &agent_token, &mut tasks)
-        .await
-        .context("starting the nodes' agents")?;
+    let published = start_agents(
+        &nodes,
+        &daemons,
+        &args.dir,
+        &agent_token,
+        &process.served,
+        &mut tasks,
+    )
+    .await
+    .context("starting the nodes' agents")?;
     tasks.spawn("publisher", publish(args.nodes, published, updates_tx));
 
     let kubeconfig = args.dir.join("kubeconfig");
@@ -163,12 +170,13 @@ fn pool(template: &str) -> PoolKey {
     }
 }
 
-/// Starts an agent beside each node. What they publish comes through the channel.
+/// Starts an agent beside each node, until `served`. What they publish comes through the channel.
 async fn start_agents(
     nodes: &sim::Fleet,
     daemons: &Client,
     dir: &Path,
     token: &Token,
+    served: &CancellationToken,
     tasks: &mut Tasks,
 ) -> anyhow::Result<mpsc::Receiver<NodeInventory>> {
     let (inventories_tx, inventories_rx) = mpsc::channel(CHANNEL);
@@ -199,7 +207,7 @@ async fn start_agents(
             options: options.clone(),
             counters,
         };
-        let run = agent.run(listener, Metrics::new(), tasks.shutdown().clone());
+        let run = agent.run(listener, Metrics::new(), served.clone());
         tasks.spawn("agent", async move {
             if let Err(error) = run.await {
                 tracing::error!(

@@ -32,8 +32,6 @@ use crate::{
 
 /// Time between two looks at the certificate files.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
-/// How long watches of kube-apiserver may take to end.
-const TASKS_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -107,13 +105,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         .await
         .context("listening")?;
     let port = listener.local_addr()?.port();
-    let process = Process::start(
-        listener,
-        tls,
-        asked.clone(),
-        metrics.clone(),
-        serving_metrics,
-    );
+    let process = Process::start(listener, tls, metrics.clone(), serving_metrics, &mut tasks);
     tracing::info!(port, "listening");
 
     let config = kube_config(args.kubeconfig.as_deref()).await?;
@@ -131,7 +123,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     )
     .await;
     let sequencer = sequencer.context("taking the Lease")?;
-    let lost = sequencer.lost().clone();
+    let tenure = sequencer.tenure().clone();
 
     let history = Limits {
         events: args.history_events,
@@ -149,15 +141,22 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             .map_or(TokenSource::Absent, TokenSource::File),
         ca_file: args.sandboxd_ca_file.clone(),
     })?;
+    let of_daemons = tenure.clone();
+    daemons.fence(move || of_daemons.holds());
     let inventory = process.inventory(
         fleet.clone(),
         daemons.clone(),
         args.node_address_cidrs.clone(),
         args.agent_token_file.clone().map(Credential::File),
     );
-    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
+    let gateway = process.gateway(
+        fleet.clone(),
+        inventory.clone(),
+        daemons.clone(),
+        &mut tasks,
+    );
     process.open(access, fleet.clone(), gateway.clone())?;
-    let ledger = Ledger::new(reader.clone(), writer.clone());
+    let ledger = Ledger::new(reader.clone(), writer.clone(), tenure.clone());
     let recorded = ledger.recorded(&asked).await;
     let keeping = ledger.keep(gateway.clone(), recorded, &mut tasks);
     process.follow(&inventory, Source::Cluster(reader.clone()), &mut tasks);
@@ -167,10 +166,11 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         gateway: gateway.clone(),
         reader,
         writer,
-        lost: lost.clone(),
+        lost: tenure.lost().clone(),
     };
     controllers.start(&args, &process, &mut tasks);
     let asked_to_end = asked.clone();
+    let lost = tenure.lost().clone();
     tasks.spawn("lease guard", async move {
         lost.cancelled().await;
         if !asked_to_end.is_cancelled() {
@@ -184,9 +184,10 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         .end(Duration::from_secs(args.shutdown_delay_seconds), gateway)
         .await;
     keeping.finish().await;
-    let held = sequencer.holds();
+    let held = tenure.holds();
     sequencer.release().await;
-    tasks.finish(TASKS_PATIENCE).await;
+    // Nothing is left that has anything to finish.
+    drop(tasks);
     anyhow::ensure!(held, "the Lease was lost");
     Ok(())
 }

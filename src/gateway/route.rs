@@ -57,6 +57,8 @@ pub(super) struct Inner {
     /// Everything that goes on without a client; waited for at the end.
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
+    /// Cancelled when a task that runs until `shutdown` has ended before.
+    broken: CancellationToken,
     pub(super) phases: Joint<Arc<Stored<Sandbox>>>,
     pub(super) snapshots: Joint<Snapshot>,
     pub(super) owed: Owed,
@@ -89,6 +91,7 @@ impl Gateway {
             metrics,
             tasks: TaskTracker::new(),
             shutdown,
+            broken: CancellationToken::new(),
             phases: Joint::default(),
             snapshots: Joint::default(),
             owed: Owed::default(),
@@ -117,9 +120,17 @@ impl Gateway {
 
     fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
+        let broken = self.inner.broken.clone().drop_guard();
         self.inner.tasks.spawn(async move {
-            shutdown.run_until_cancelled(task).await;
+            if shutdown.run_until_cancelled(task).await.is_none() {
+                broken.disarm();
+            }
         });
+    }
+
+    /// Returns when one of the gateway's own tasks has panicked: owed releases or long leases are not seen to any more.
+    pub async fn broken(&self) {
+        self.inner.broken.cancelled().await;
     }
 
     /// The daemon at `address`, for calls that answer at once.
