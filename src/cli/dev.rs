@@ -27,7 +27,7 @@ use crate::{
     node::{self, Agent, Identity, Inventories, NodeMetrics, Objects},
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::Sequencer,
-    serving::{CertificateAuthority, ServingMetrics, TlsMaterial},
+    serving::{CertificateAuthority, ServingMetrics, TlsMaterial, write_private},
     sim,
     store::Limits,
     telemetry::{Metrics, Tasks, shutdown_on_signal},
@@ -171,7 +171,7 @@ fn pool(template: &str) -> PoolKey {
 }
 
 /// Starts an agent beside each node, until `served`. What they publish comes through the channel.
-async fn start_agents(
+pub(super) async fn start_agents(
     nodes: &sim::Fleet,
     daemons: &Client,
     dir: &Path,
@@ -221,7 +221,7 @@ async fn start_agents(
 }
 
 /// Hands on what the agents publish: the first inventory of each node is the list.
-async fn publish(
+pub(super) async fn publish(
     n_nodes: usize,
     mut inventories_rx: mpsc::Receiver<NodeInventory>,
     updates_tx: mpsc::Sender<Update<Publication>>,
@@ -251,13 +251,13 @@ async fn publish(
     }
 }
 
-async fn wait_until_ready(process: &Process) {
+pub(super) async fn wait_until_ready(process: &Process) {
     while !process.readiness.is_ready() && !process.asked.is_cancelled() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-fn access(token: &str) -> Access {
+pub(super) fn access(token: &str) -> Access {
     let admin = UserInfo::new("admin", &["system:masters"]);
     Access {
         authenticator: Authenticator::fixed([(token.to_owned(), admin)], false),
@@ -287,19 +287,6 @@ fn write_kubeconfig(file: &Path, port: u16, authority: &str, token: &str) -> any
     });
     let text = serde_json::to_string_pretty(&kubeconfig)?;
     write_private(file, &text).with_context(|| format!("writing {}", file.display()))
-}
-
-/// A file that only its owner reads: it holds a token.
-fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::{io::Write, os::unix::fs::OpenOptionsExt};
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)?;
-    file.write_all(text.as_bytes())
 }
 
 fn instructions(dir: &Path, port: u16) -> String {
