@@ -6,6 +6,8 @@ mod dev;
 mod serve;
 mod server;
 mod sim;
+#[cfg(test)]
+mod tests;
 
 use clap::{Args, Parser, Subcommand};
 

@@ -32,6 +32,7 @@ use crate::{
 
 /// Time between two looks at the certificate files.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
+const SHUTDOWN_DELAY_SECONDS: u64 = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -85,7 +86,7 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     authorization_ask_every_name: bool,
     /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = SHUTDOWN_DELAY_SECONDS)]
     shutdown_delay_seconds: u64,
     /// Changes kept for watches and pages.
     #[arg(long, default_value_t = Limits::default().events)]
@@ -329,4 +330,36 @@ async fn access(
         ),
         fixed: std::collections::HashMap::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::server::GATEWAY_PATIENCE, serving::ServeOptions};
+
+    /// What `Keeping::finish` and `Sequencer::release` take at most, as they say.
+    const RECORD: Duration = Duration::from_secs(5);
+    const LEASE: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn the_kubelet_waits_for_the_longest_end() {
+        let longest = Duration::from_secs(SHUTDOWN_DELAY_SECONDS)
+            + GATEWAY_PATIENCE
+            + ServeOptions::default().drain_timeout
+            + RECORD
+            + LEASE;
+        for file in [
+            "charts/sandbox-apiserver/templates/deployment.yaml",
+            "apiservice/40-deployment.yaml",
+        ] {
+            let manifest = std::fs::read_to_string(file).unwrap();
+            let mut lines = manifest.lines().map(str::trim);
+            let seconds = lines.find_map(|it| it.strip_prefix("terminationGracePeriodSeconds: "));
+            let granted = seconds.map_or(30, |seconds| seconds.parse().unwrap());
+            assert!(
+                Duration::from_secs(granted) > longest,
+                "{file}: {granted} s, and the end takes {longest:?}"
+            );
+        }
+    }
 }

@@ -152,3 +152,41 @@ impl Gateway {
 pub(super) fn key_of(sandbox: &Sandbox) -> SandboxKey {
     SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fleet::HealthLimits,
+        inventory::{InventoryMetrics, Options},
+        meta::ResourceVersion,
+        sandboxd::{ClientOptions, TokenSource},
+        store::Limits,
+    };
+
+    fn mk_gateway() -> Gateway {
+        let first = ResourceVersion::first_of_epoch(1).unwrap();
+        let fleet = Fleet::new(first, Limits::default(), HealthLimits::default());
+        let (fleet, token) = (Arc::new(fleet), TokenSource::Absent);
+        let ca_file = None;
+        let daemons = Client::new(ClientOptions { token, ca_file }).unwrap();
+        let (of_fleet, counters) = (fleet.clone(), InventoryMetrics::default());
+        let inventory = Inventory::new(of_fleet, daemons.clone(), Options::default(), counters);
+        let (options, metrics) = (GatewayOptions::default(), GatewayMetrics::default());
+        let shutdown = CancellationToken::new();
+        Gateway::start(fleet, inventory, daemons, options, metrics, shutdown)
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_told_and_one_that_is_stopped_is_not() {
+        let gateway = mk_gateway();
+        gateway.inner.shutdown.cancel();
+        gateway.finish(Duration::from_secs(10)).await;
+        assert!(!gateway.inner.broken.is_cancelled());
+
+        let gateway = mk_gateway();
+        gateway.spawn_until_shutdown(async { panic!("on purpose") });
+        let broken = tokio::time::timeout(Duration::from_secs(10), gateway.broken());
+        broken.await.expect("it is told");
+    }
+}
