@@ -154,6 +154,10 @@ async fn handle(
             });
             Response::new(StreamBody::new(ticks).boxed_unsync())
         }
+        "/quiet" => {
+            let nothing = futures::stream::pending();
+            Response::new(StreamBody::new(nothing).boxed_unsync())
+        }
         "/endless" => {
             let chunks =
                 futures::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![0; 64 << 10]))));
@@ -536,6 +540,20 @@ async fn a_stalled_answer_ends_no_connection_on_which_another_goes_on() {
     }
     let slow = client.send_request(get("/slow")).await.unwrap();
     assert_eq!(text(slow).await, "slow but sure");
+}
+
+#[tokio::test]
+async fn a_watch_on_which_nothing_happens_is_not_idle() {
+    let server = Server::start(hasty()).await;
+    let (mut over_http2, mut over_http1) = (server.http2().await, server.http1().await);
+    let _watches = [
+        over_http2.send_request(get("/quiet")).await.unwrap(),
+        over_http1.send_request(get("/quiet")).await.unwrap(),
+    ];
+    // Several times as long as an idle connection has.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.counted("connections"), 2);
+    assert!(over_http2.send_request(get("/")).await.is_ok());
 }
 
 #[tokio::test]
