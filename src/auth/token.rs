@@ -45,7 +45,7 @@ pub(super) enum Unusable {
 }
 
 impl TokenReviewer {
-    /// Asks through `client`, which repeats nothing by itself ([`super::write_client`]). With `audiences`, a token must be for
+    /// Asks through `client`, which repeats nothing by itself. With `audiences`, a token must be for
     /// one of them; without, for kube-apiserver itself.
     pub fn new(client: Client, audiences: Vec<String>, metrics: AuthMetrics) -> Self {
         Self {

@@ -5,17 +5,16 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::server::{Access, Process};
+use super::{
+    cluster::{kube_config, write_client},
+    server::{Access, Process},
+};
 use crate::{
     admission::Namespaces,
-    auth::{
-        AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable,
-        write_client,
-    },
+    auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable},
     claims,
     feed::Credential,
     fleet::{Fleet, HealthLimits},
@@ -269,22 +268,6 @@ async fn certificate(
     let follow = material.clone().follow(files, CERTIFICATE_PERIOD, metrics);
     tasks.spawn("serving certificate", follow);
     Ok(material)
-}
-
-/// The configuration for kube-apiserver: a file's, or the pod's.
-pub(super) async fn kube_config(file: Option<&std::path::Path>) -> anyhow::Result<kube::Config> {
-    match file {
-        None => kube::Config::incluster()
-            .context("reading the pod's ServiceAccount; outside a cluster give --kubeconfig"),
-        Some(file) => {
-            let kubeconfig = Kubeconfig::read_from(file)
-                .with_context(|| format!("reading {}", file.display()))?;
-            let config =
-                kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                    .await;
-            config.with_context(|| format!("using {}", file.display()))
-        }
-    }
 }
 
 async fn access(

@@ -21,8 +21,8 @@ use sandbox_apiserver::{
     auth::{
         Attributes, AuthMetrics, Authenticator, Authorizer, ClientTrust, Decision, Error, Identity,
         ImpersonationError, Origin, ResourceAttributes, TokenReviewer, UserInfo, impersonate,
-        write_client,
     },
+    cli::write_client,
     serving::{
         CertificateAuthority, Connection, PemPair, ServeOptions, TlsMaterial, Transport, run,
     },

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use sandbox_apiserver::{
     api::Token,
-    auth::write_client,
+    cli::write_client,
     fleet::{Fleet, HealthLimits},
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
     inventory,
