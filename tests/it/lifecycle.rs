@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{ADMIN, ALICE, Cluster, Door, SANDBOXES, item, mk_request, mk_sandbox},
+    harness::{ADMIN, ALICE, Cluster, Door, SANDBOXES, item, mk_node, mk_request, mk_sandbox},
     tls_client,
     widgets::{WIDGETS, Workshop},
 };
@@ -157,6 +157,30 @@ async fn the_end_is_announced_then_comes() {
             .code(),
         200
     );
+}
+
+#[tokio::test]
+async fn a_server_that_may_not_write_any_more_leaves_everything_as_it_is() {
+    let cluster = Cluster::start(mk_node(2)).await;
+    cluster.create("a").await;
+    let (before, writes) = (
+        cluster.client.get(item("a")).await.json(),
+        cluster.writes_at_nodes(),
+    );
+    cluster.daemons.fence(|| false);
+    let pause = format!("{}/pause", item("a"));
+    for refused in [
+        cluster.client.delete(item("a"), Value::Null).await,
+        cluster.client.post(SANDBOXES, &mk_sandbox("b")).await,
+        cluster.client.post(pause, &json!({})).await,
+    ] {
+        let status = refused.refusal(503, "ServiceUnavailable");
+        let cause = &status["details"]["causes"][0]["reason"];
+        assert_eq!(cause, "ServerEnding", "{status}");
+    }
+    assert_eq!(cluster.client.get(item("a")).await.json(), before);
+    assert_eq!(cluster.client.get(item("b")).await.code(), 404);
+    assert_eq!(cluster.writes_at_nodes(), writes);
 }
 
 #[tokio::test]
