@@ -496,7 +496,6 @@ async fn who_takes_no_answer_is_let_go() {
     for path in ["/", "/endless", "/close"] {
         let mut client = without_window(&server).await;
         let _held = client.send_request(get(path)).await.unwrap();
-        assert_eq!(server.counted("connections"), 1);
         until_connections(&server, 0, path).await;
     }
     // Every answer waits for somebody to read the socket.
