@@ -26,7 +26,7 @@
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |
 //! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` |
 //! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` |
-//! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` |
+//! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` `sequencer` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
 //! | `sim` | the node daemon for tests and demos | `api` `meta` `serving` `sandboxd` |

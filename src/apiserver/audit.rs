@@ -1,6 +1,9 @@
 //! The line that every request leaves in the log, and the headers that every answer has.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use uuid::Uuid;
@@ -10,18 +13,35 @@ use super::{
     metrics::Subject,
     route::{ResourceRequest, STATUS},
 };
+use crate::auth::UserInfo;
 
 const AUDIT_ID: &str = "audit-id";
 /// Longest id of a client's that is taken over.
 const MAX_AUDIT_ID: usize = 64;
 
 /// A request whose answer is being made: what its log line and its counters say.
+///
+/// The line is written when this is dropped: also for a client that hangs up, since what it asked for may be done by then.
 pub(super) struct Progress {
     pub(super) audit_id: String,
     pub(super) subject: Subject,
-    pub(super) user: String,
+    begun: Instant,
+    stage: Stage,
+    caller: Option<Arc<UserInfo>>,
+    /// Whom the caller acts as, if that is somebody else.
+    impersonated: Option<Arc<UserInfo>>,
     namespace: String,
     name: String,
+}
+
+/// How far a request has come.
+enum Stage {
+    /// Nothing is done.
+    Received,
+    /// The caller may do it, and it may be done or not.
+    Authorized,
+    /// The head of the answer is there.
+    Answered(StatusCode),
 }
 
 impl Progress {
@@ -33,7 +53,10 @@ impl Progress {
                 resource: String::new(),
                 subresource: String::new(),
             },
-            user: String::new(),
+            begun: Instant::now(),
+            stage: Stage::Received,
+            caller: None,
+            impersonated: None,
             namespace: String::new(),
             name: String::new(),
         }
@@ -60,16 +83,57 @@ impl Progress {
         self.name.clone_from(&target.name);
     }
 
-    pub(super) fn log(&self, code: StatusCode, took: Duration) {
+    /// Notes who asks.
+    pub(super) fn by(&mut self, caller: &Arc<UserInfo>) {
+        self.caller = Some(caller.clone());
+    }
+
+    /// Notes as whom the caller acts.
+    pub(super) fn acting_as(&mut self, user: &Arc<UserInfo>) {
+        let is_other = self
+            .caller
+            .as_ref()
+            .is_none_or(|caller| !Arc::ptr_eq(caller, user));
+        self.impersonated = is_other.then(|| user.clone());
+    }
+
+    /// Notes that it is being done.
+    pub(super) fn authorized(&mut self) {
+        self.stage = Stage::Authorized;
+    }
+
+    /// Notes the answer.
+    pub(super) fn answered(&mut self, code: StatusCode) {
+        self.stage = Stage::Answered(code);
+    }
+
+    pub(super) fn took(&self) -> Duration {
+        self.begun.elapsed()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
         let Subject {
             verb,
             resource,
             subresource,
         } = &self.subject;
+        let (stage, code) = match self.stage {
+            Stage::Received => ("received", None),
+            Stage::Authorized => ("authorized", None),
+            Stage::Answered(code) => ("answered", Some(code.as_u16())),
+        };
+        let (caller, impersonated) = (self.caller.as_deref(), self.impersonated.as_deref());
         tracing::info!(
             target: "audit",
-            audit_id = self.audit_id, user = self.user, verb, resource, subresource,
-            namespace = self.namespace, name = self.name, code = code.as_u16(), seconds = took.as_secs_f64(),
+            audit_id = self.audit_id, stage,
+            user = caller.map_or("", |user| &user.name),
+            groups = caller.map(|user| tracing::field::debug(&user.groups)),
+            impersonated_user = impersonated.map(|user| user.name.as_str()),
+            impersonated_groups = impersonated.map(|user| tracing::field::debug(&user.groups)),
+            verb, resource, subresource, namespace = self.namespace, name = self.name,
+            code, seconds = self.took().as_secs_f64(),
         );
     }
 }

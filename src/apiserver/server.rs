@@ -6,11 +6,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
@@ -155,7 +155,6 @@ impl ApiServer {
         B: http_body::Body<Data = Bytes> + Send + Unpin,
         B::Error: std::fmt::Display,
     {
-        let begun = Instant::now();
         let mut progress = Progress::of(&request);
         let media_type = error_media_type(request.headers());
         let delivery = Delivery::of(&request);
@@ -166,8 +165,8 @@ impl ApiServer {
         let mut answer = delivery.apply(answer, progress.subject.verb == Verb::Watch.as_str());
         finish(&mut answer, &progress.audit_id);
         self.counters
-            .answered(&progress.subject, answer.status(), begun.elapsed());
-        progress.log(answer.status(), begun.elapsed());
+            .answered(&progress.subject, answer.status(), progress.took());
+        progress.answered(answer.status());
         answer
     }
 
@@ -182,16 +181,20 @@ impl ApiServer {
         B::Error: std::fmt::Display,
     {
         let (mut head, body) = request.into_parts();
+        let version = head.version;
         let query_text = head.uri.query().unwrap_or_default();
         let query = Query::parse(query_text)?;
         match route(&head.method, head.uri.path(), &query)? {
             Route::Path(path) if paths::is_health(&path) => {
+                if shows_nothing(&head.headers, connection) {
+                    let_go(version, connection);
+                }
                 paths::health(&self.parts.readiness, &path, query_text)
                     .ok_or_else(Status::resource_not_found)
             }
             Route::Path(path) => {
                 let identity = self
-                    .identify(&mut head.headers, connection, progress)
+                    .identify(&mut head.headers, version, connection, progress)
                     .await?;
                 self.path(
                     &path,
@@ -205,7 +208,7 @@ impl ApiServer {
             }
             Route::Resource(target) => {
                 let identity = self
-                    .identify(&mut head.headers, connection, progress)
+                    .identify(&mut head.headers, version, connection, progress)
                     .await?;
                 self.resource(target, query, head.headers, body, identity, progress)
                     .await
@@ -217,6 +220,7 @@ impl ApiServer {
     async fn identify(
         &self,
         headers: &mut HeaderMap,
+        version: Version,
         connection: &Connection,
         progress: &mut Progress,
     ) -> Result<Identity, Status> {
@@ -226,11 +230,15 @@ impl ApiServer {
             .authenticate(headers, connection)
             .await;
         let identity = identity.map_err(|_| Status::unauthorized())?;
-        progress.user.clone_from(&identity.user.name);
+        progress.by(&identity.user);
+        // A proxied one comes over a connection of kube-apiserver's, which is there for all users.
+        if identity.user.is_anonymous() && identity.origin == Origin::Direct {
+            let_go(version, connection);
+        }
         let identity = impersonate(&self.parts.authorizer, identity, headers)
             .await
             .map_err(impersonation_refused)?;
-        progress.user.clone_from(&identity.user.name);
+        progress.acting_as(&identity.user);
         Ok(identity)
     }
 
@@ -324,6 +332,7 @@ impl ApiServer {
                 selection.as_ref(),
             )))
             .await?;
+        progress.authorized();
         if self.parts.shutdown.is_cancelled() {
             return Err(Status::too_many_requests(
                 "The apiserver is shutting down, please try again later.",
@@ -414,6 +423,19 @@ impl ApiServer {
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer
+    }
+}
+
+/// Whether a request comes without any credential.
+fn shows_nothing(headers: &HeaderMap, connection: &Connection) -> bool {
+    connection.peer_certificates.is_empty() && !headers.contains_key(header::AUTHORIZATION)
+}
+
+/// Ends the HTTP/2 connection of somebody unknown with this answer, as kube-apiserver does: what one connection may ask of the
+/// server for nothing is then bounded by handshakes.
+fn let_go(version: Version, connection: &Connection) {
+    if version == Version::HTTP_2 {
+        connection.close();
     }
 }
 

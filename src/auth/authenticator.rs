@@ -108,6 +108,9 @@ impl Authenticator {
             }
             None => shown.tokens(headers, &self.source).await,
         };
+        if identity.is_some() {
+            connection.identified();
+        }
         strip_standard(headers);
         if let Some(request_header) = &trust.request_header {
             request_header.strip(headers);
@@ -153,13 +156,22 @@ impl Shown {
 
     async fn tokens(&mut self, headers: &mut HeaderMap, source: &Source) -> Option<Identity> {
         let subprotocol = take_subprotocol(headers);
-        for token in [
+        let shown = [
             bearer(headers),
-            subprotocol.as_ref().ok().and_then(Option::as_deref),
-        ]
-        .into_iter()
-        .flatten()
-        {
+            subprotocol
+                .as_ref()
+                .map(Option::as_deref)
+                .map_err(|bad| *bad),
+        ];
+        for token in shown {
+            let token = match token {
+                Ok(Some(token)) => token,
+                Ok(None) => continue,
+                Err(reason) => {
+                    self.refuse(&reason);
+                    continue;
+                }
+            };
             match source.user_of(token).await {
                 Ok(Some(user)) => return Some(direct(user)),
                 Ok(None) => self.refused = true,
@@ -168,9 +180,6 @@ impl Shown {
                     self.refused = true;
                 }
             }
-        }
-        if let Err(reason) = subprotocol {
-            self.refuse(&reason);
         }
         None
     }

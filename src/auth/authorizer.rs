@@ -87,7 +87,7 @@ struct Verdict {
 }
 
 impl Authorizer {
-    /// Asks kube-apiserver through `client`, which repeats nothing by itself ([`super::write_client`]). `ask_every_name`: a
+    /// Asks kube-apiserver through `client`, which repeats nothing by itself. `ask_every_name`: a
     /// direct request for a named object is always asked with the name.
     pub fn delegated(client: Client, ask_every_name: bool, metrics: AuthMetrics) -> Self {
         Self(Rule::Delegated(Delegated {

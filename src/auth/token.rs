@@ -34,13 +34,18 @@ pub struct TokenReviewer {
     metrics: AuthMetrics,
 }
 
-/// A WebSocket's subprotocols that carry a token the wrong way.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the bearer subprotocol cannot be used")]
-pub(super) struct BadSubprotocol;
+/// A token that is shown in a way in which it is none. Whoever shows one wants to be somebody, so that it must not pass for
+/// no credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("the header Authorization has no token behind Bearer, or one that is no text")]
+    Bearer,
+    #[error("the bearer subprotocol cannot be used")]
+    Subprotocol,
+}
 
 impl TokenReviewer {
-    /// Asks through `client`, which repeats nothing by itself ([`super::write_client`]). With `audiences`, a token must be for
+    /// Asks through `client`, which repeats nothing by itself. With `audiences`, a token must be for
     /// one of them; without, for kube-apiserver itself.
     pub fn new(client: Client, audiences: Vec<String>, metrics: AuthMetrics) -> Self {
         Self {
@@ -116,21 +121,36 @@ fn user(status: v1::TokenReviewStatus, audiences: &[String]) -> Option<UserInfo>
     Some(user)
 }
 
-/// The token in `Authorization: Bearer`. Other schemes are no credential here, and neither is an empty token.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let mut words = value.trim().split(' ');
-    let scheme = words.next()?;
-    let token = words.next().filter(|token| !token.is_empty())?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+/// The token in `Authorization: Bearer`. Other schemes are no credential here.
+///
+/// # Errors
+/// [`Unusable::Bearer`] also for an empty token, which kube-apiserver takes for none at all.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unusable> {
+    let value = headers.get(header::AUTHORIZATION);
+    let value = value.map_or(&[][..], HeaderValue::as_bytes).trim_ascii();
+    let mut words = value.split(u8::is_ascii_whitespace);
+    if !words
+        .next()
+        .unwrap_or_default()
+        .eq_ignore_ascii_case(b"bearer")
+    {
+        return Ok(None);
+    }
+    let token = std::str::from_utf8(words.next().unwrap_or_default());
+    let token = token.ok().filter(|token| !token.is_empty());
+    token.map(Some).ok_or(Unusable::Bearer)
 }
 
 /// Takes the token out of a WebSocket's subprotocols, so that it is neither answered nor passed on.
-pub(super) fn take_subprotocol(headers: &mut HeaderMap) -> Result<Option<String>, BadSubprotocol> {
-    let offered = headers
+pub(super) fn take_subprotocol(headers: &mut HeaderMap) -> Result<Option<String>, Unusable> {
+    // What is no text is replaced and not left out: a token beside it would stay, and pass for none.
+    let offered: Vec<String> = headers
         .get_all(header::SEC_WEBSOCKET_PROTOCOL)
         .into_iter()
-        .filter_map(|value| value.to_str().ok())
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+        .collect();
+    let offered = offered
+        .iter()
         .flat_map(|value| value.split(','))
         .map(str::trim);
     let (tokens, others): (Vec<_>, Vec<_>) =
@@ -145,7 +165,7 @@ pub(super) fn take_subprotocol(headers: &mut HeaderMap) -> Result<Option<String>
         .and_then(|encoded| URL_SAFE_NO_PAD.decode(encoded).ok())
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .filter(|token| !token.is_empty())
-        .ok_or(BadSubprotocol);
+        .ok_or(Unusable::Subprotocol);
     let others = others.join(", ");
     match HeaderValue::try_from(others) {
         Ok(others) if !others.is_empty() => {
@@ -170,29 +190,37 @@ mod tests {
     }
 
     #[track_caller]
-    fn bearer_is(value: &str, expected: Option<&str>) {
-        assert_eq!(
-            bearer(&mk_headers(header::AUTHORIZATION, &[value])),
-            expected,
-            "{value:?}"
-        );
+    fn bearer_is(value: impl AsRef<[u8]>, expected: Result<Option<&str>, Unusable>) {
+        let value = HeaderValue::from_bytes(value.as_ref()).unwrap();
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.clone())]);
+        assert_eq!(bearer(&headers), expected, "{value:?}");
     }
 
     #[test]
     fn only_the_bearer_scheme_is_a_credential() {
-        bearer_is("Bearer abc", Some("abc"));
-        bearer_is("bEARER abc", Some("abc"));
-        bearer_is(" Bearer abc ", Some("abc"));
-        bearer_is("Bearer abc def", Some("abc"));
-        bearer_is("Bearer", None);
-        bearer_is("Bearer  abc", None);
-        bearer_is("Basic YWJj", None);
-        bearer_is("abc", None);
-        assert_eq!(bearer(&HeaderMap::new()), None);
+        for one in ["Bearer abc", "bEARER abc", " Bearer abc ", "Bearer abc def"] {
+            bearer_is(one, Ok(Some("abc")));
+        }
+        bearer_is("Bearer \u{fc}", Ok(Some("\u{fc}")));
+        for none in ["", "Basic YWJj", "abc", "bearerabc", "\u{fc}"] {
+            bearer_is(none, Ok(None));
+        }
+        bearer_is(b"Basic \xff", Ok(None));
+        assert_eq!(bearer(&HeaderMap::new()), Ok(None));
+    }
+
+    #[test]
+    fn a_bearer_whose_token_is_none_is_not_nobody() {
+        for unusable in ["Bearer", "Bearer  abc", "bearer\t"] {
+            bearer_is(unusable, Err(Unusable::Bearer));
+        }
+        for unusable in [&b"Bearer \xff"[..], b"bearer abc\x80", b"Bearer \xc3"] {
+            bearer_is(unusable, Err(Unusable::Bearer));
+        }
     }
 
     #[track_caller]
-    fn subprotocol(offered: &[&str], token: Result<Option<&str>, BadSubprotocol>, left: &[&str]) {
+    fn subprotocol(offered: &[&str], token: Result<Option<&str>, Unusable>, left: &[&str]) {
         let mut headers = mk_headers(header::SEC_WEBSOCKET_PROTOCOL, offered);
         assert_eq!(
             take_subprotocol(&mut headers),
@@ -217,16 +245,23 @@ mod tests {
             &["v5.channel.k8s.io"],
         );
         subprotocol(&[&format!("v4, {token},v5")], Ok(Some("abc")), &["v4, v5"]);
-        subprotocol(&[token], Err(BadSubprotocol), &[]);
-        subprotocol(&[token, token, "v5"], Err(BadSubprotocol), &["v5"]);
+        subprotocol(&[token], Err(Unusable::Subprotocol), &[]);
+        subprotocol(&[token, token, "v5"], Err(Unusable::Subprotocol), &["v5"]);
         subprotocol(
             &["base64url.bearer.authorization.k8s.io.", "v5"],
-            Err(BadSubprotocol),
+            Err(Unusable::Subprotocol),
             &["v5"],
         );
         subprotocol(
             &["base64url.bearer.authorization.k8s.io.?", "v5"],
-            Err(BadSubprotocol),
+            Err(Unusable::Subprotocol),
+            &["v5"],
+        );
+        // Beside something that is no ASCII it is a token as well.
+        subprotocol(&[&format!("{token}, \u{fc}")], Ok(Some("abc")), &["\u{fc}"]);
+        subprotocol(
+            &["base64url.bearer.authorization.k8s.io.\u{fc}", "v5"],
+            Err(Unusable::Subprotocol),
             &["v5"],
         );
     }

@@ -10,10 +10,10 @@ use anyhow::Context as _;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::serve::kube_config;
+use super::cluster::{kube_config, write_client};
 use crate::{
     api::{NodeAddress, NodeName},
-    auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, write_client},
+    auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer},
     node::{Agent, Identity, Inventories, NodeMetrics, Objects, Options},
     sandboxd::{Client, ClientOptions, TokenSource},
     telemetry::{Metrics, shutdown_on_signal},

@@ -13,6 +13,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::Args;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::server::{Access, Process};
@@ -26,7 +27,7 @@ use crate::{
     node::{self, Agent, Identity, Inventories, NodeMetrics, Objects},
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::Sequencer,
-    serving::{CertificateAuthority, ServingMetrics, TlsMaterial},
+    serving::{CertificateAuthority, ServingMetrics, TlsMaterial, write_private},
     sim,
     store::Limits,
     telemetry::{Metrics, Tasks, shutdown_on_signal},
@@ -88,13 +89,7 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         .context("listening")?;
     let port = listener.local_addr()?.port();
     let serving_metrics = ServingMetrics::register(&metrics);
-    let process = Process::start(
-        listener,
-        tls,
-        asked.clone(),
-        metrics.clone(),
-        serving_metrics,
-    );
+    let process = Process::start(listener, tls, metrics.clone(), serving_metrics, &mut tasks);
 
     let token = Uuid::new_v4().simple().to_string();
     let node_token = Token::from(Uuid::new_v4().simple().to_string());
@@ -126,7 +121,12 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         vec![loopback.into()],
         Some(Credential::Fixed(agent_token.clone())),
     );
-    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
+    let gateway = process.gateway(
+        fleet.clone(),
+        inventory.clone(),
+        daemons.clone(),
+        &mut tasks,
+    );
     process.open(access(&token), fleet, gateway.clone())?;
     let (updates_tx, inventories) = mpsc::channel(CHANNEL);
     let (_, no_nodes) = mpsc::channel(1);
@@ -138,9 +138,16 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         },
         &mut tasks,
     );
-    let published = start_agents(&nodes, &daemons, &args.dir, &agent_token, &mut tasks)
-        .await
-        .context("starting the nodes' agents")?;
+    let published = start_agents(
+        &nodes,
+        &daemons,
+        &args.dir,
+        &agent_token,
+        &process.served,
+        &mut tasks,
+    )
+    .await
+    .context("starting the nodes' agents")?;
     tasks.spawn("publisher", publish(args.nodes, published, updates_tx));
 
     let kubeconfig = args.dir.join("kubeconfig");
@@ -163,12 +170,13 @@ fn pool(template: &str) -> PoolKey {
     }
 }
 
-/// Starts an agent beside each node. What they publish comes through the channel.
-async fn start_agents(
+/// Starts an agent beside each node, until `served`. What they publish comes through the channel.
+pub(super) async fn start_agents(
     nodes: &sim::Fleet,
     daemons: &Client,
     dir: &Path,
     token: &Token,
+    served: &CancellationToken,
     tasks: &mut Tasks,
 ) -> anyhow::Result<mpsc::Receiver<NodeInventory>> {
     let (inventories_tx, inventories_rx) = mpsc::channel(CHANNEL);
@@ -199,7 +207,7 @@ async fn start_agents(
             options: options.clone(),
             counters,
         };
-        let run = agent.run(listener, Metrics::new(), tasks.shutdown().clone());
+        let run = agent.run(listener, Metrics::new(), served.clone());
         tasks.spawn("agent", async move {
             if let Err(error) = run.await {
                 tracing::error!(
@@ -213,7 +221,7 @@ async fn start_agents(
 }
 
 /// Hands on what the agents publish: the first inventory of each node is the list.
-async fn publish(
+pub(super) async fn publish(
     n_nodes: usize,
     mut inventories_rx: mpsc::Receiver<NodeInventory>,
     updates_tx: mpsc::Sender<Update<Publication>>,
@@ -243,13 +251,13 @@ async fn publish(
     }
 }
 
-async fn wait_until_ready(process: &Process) {
+pub(super) async fn wait_until_ready(process: &Process) {
     while !process.readiness.is_ready() && !process.asked.is_cancelled() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-fn access(token: &str) -> Access {
+pub(super) fn access(token: &str) -> Access {
     let admin = UserInfo::new("admin", &["system:masters"]);
     Access {
         authenticator: Authenticator::fixed([(token.to_owned(), admin)], false),
@@ -279,19 +287,6 @@ fn write_kubeconfig(file: &Path, port: u16, authority: &str, token: &str) -> any
     });
     let text = serde_json::to_string_pretty(&kubeconfig)?;
     write_private(file, &text).with_context(|| format!("writing {}", file.display()))
-}
-
-/// A file that only its owner reads: it holds a token.
-fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::{io::Write, os::unix::fs::OpenOptionsExt};
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)?;
-    file.write_all(text.as_bytes())
 }
 
 fn instructions(dir: &Path, port: u16) -> String {

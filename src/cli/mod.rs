@@ -1,11 +1,16 @@
 //! The command line, a file a subcommand. Wiring only: what is decided is decided in the rooms.
 
 mod agent;
+mod cluster;
 mod crdgen;
 mod dev;
 mod serve;
 mod server;
 mod sim;
+#[cfg(test)]
+mod tests;
+
+pub use cluster::write_client;
 
 use clap::{Args, Parser, Subcommand};
 

@@ -5,17 +5,16 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::server::{Access, Process};
+use super::{
+    cluster::{kube_config, write_client},
+    server::{Access, Process},
+};
 use crate::{
     admission::Namespaces,
-    auth::{
-        AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable,
-        write_client,
-    },
+    auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable},
     claims,
     feed::Credential,
     fleet::{Fleet, HealthLimits},
@@ -32,8 +31,7 @@ use crate::{
 
 /// Time between two looks at the certificate files.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
-/// How long watches of kube-apiserver may take to end.
-const TASKS_PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_DELAY_SECONDS: u64 = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -87,7 +85,7 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     authorization_ask_every_name: bool,
     /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = SHUTDOWN_DELAY_SECONDS)]
     shutdown_delay_seconds: u64,
     /// Changes kept for watches and pages.
     #[arg(long, default_value_t = Limits::default().events)]
@@ -107,13 +105,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         .await
         .context("listening")?;
     let port = listener.local_addr()?.port();
-    let process = Process::start(
-        listener,
-        tls,
-        asked.clone(),
-        metrics.clone(),
-        serving_metrics,
-    );
+    let process = Process::start(listener, tls, metrics.clone(), serving_metrics, &mut tasks);
     tracing::info!(port, "listening");
 
     let config = kube_config(args.kubeconfig.as_deref()).await?;
@@ -131,7 +123,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     )
     .await;
     let sequencer = sequencer.context("taking the Lease")?;
-    let lost = sequencer.lost().clone();
+    let tenure = sequencer.tenure().clone();
 
     let history = Limits {
         events: args.history_events,
@@ -149,15 +141,22 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             .map_or(TokenSource::Absent, TokenSource::File),
         ca_file: args.sandboxd_ca_file.clone(),
     })?;
+    let of_daemons = tenure.clone();
+    daemons.fence(move || of_daemons.holds());
     let inventory = process.inventory(
         fleet.clone(),
         daemons.clone(),
         args.node_address_cidrs.clone(),
         args.agent_token_file.clone().map(Credential::File),
     );
-    let gateway = process.gateway(fleet.clone(), inventory.clone(), daemons.clone());
+    let gateway = process.gateway(
+        fleet.clone(),
+        inventory.clone(),
+        daemons.clone(),
+        &mut tasks,
+    );
     process.open(access, fleet.clone(), gateway.clone())?;
-    let ledger = Ledger::new(reader.clone(), writer.clone());
+    let ledger = Ledger::new(reader.clone(), writer.clone(), tenure.clone());
     let recorded = ledger.recorded(&asked).await;
     let keeping = ledger.keep(gateway.clone(), recorded, &mut tasks);
     process.follow(&inventory, Source::Cluster(reader.clone()), &mut tasks);
@@ -167,10 +166,11 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         gateway: gateway.clone(),
         reader,
         writer,
-        lost: lost.clone(),
+        lost: tenure.lost().clone(),
     };
     controllers.start(&args, &process, &mut tasks);
     let asked_to_end = asked.clone();
+    let lost = tenure.lost().clone();
     tasks.spawn("lease guard", async move {
         lost.cancelled().await;
         if !asked_to_end.is_cancelled() {
@@ -184,9 +184,10 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         .end(Duration::from_secs(args.shutdown_delay_seconds), gateway)
         .await;
     keeping.finish().await;
-    let held = sequencer.holds();
+    let held = tenure.holds();
     sequencer.release().await;
-    tasks.finish(TASKS_PATIENCE).await;
+    // Nothing is left that has anything to finish.
+    drop(tasks);
     anyhow::ensure!(held, "the Lease was lost");
     Ok(())
 }
@@ -269,22 +270,6 @@ async fn certificate(
     Ok(material)
 }
 
-/// The configuration for kube-apiserver: a file's, or the pod's.
-pub(super) async fn kube_config(file: Option<&std::path::Path>) -> anyhow::Result<kube::Config> {
-    match file {
-        None => kube::Config::incluster()
-            .context("reading the pod's ServiceAccount; outside a cluster give --kubeconfig"),
-        Some(file) => {
-            let kubeconfig = Kubeconfig::read_from(file)
-                .with_context(|| format!("reading {}", file.display()))?;
-            let config =
-                kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                    .await;
-            config.with_context(|| format!("using {}", file.display()))
-        }
-    }
-}
-
 async fn access(
     args: &ServeArgs,
     process: &Process,
@@ -328,4 +313,36 @@ async fn access(
         ),
         fixed: std::collections::HashMap::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::server::GATEWAY_PATIENCE, serving::ServeOptions};
+
+    /// What `Keeping::finish` and `Sequencer::release` take at most, as they say.
+    const RECORD: Duration = Duration::from_secs(5);
+    const LEASE: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn the_kubelet_waits_for_the_longest_end() {
+        let longest = Duration::from_secs(SHUTDOWN_DELAY_SECONDS)
+            + GATEWAY_PATIENCE
+            + ServeOptions::default().drain_timeout
+            + RECORD
+            + LEASE;
+        for file in [
+            "charts/sandbox-apiserver/templates/deployment.yaml",
+            "apiservice/40-deployment.yaml",
+        ] {
+            let manifest = std::fs::read_to_string(file).unwrap();
+            let mut lines = manifest.lines().map(str::trim);
+            let seconds = lines.find_map(|it| it.strip_prefix("terminationGracePeriodSeconds: "));
+            let granted = seconds.map_or(30, |seconds| seconds.parse().unwrap());
+            assert!(
+                Duration::from_secs(granted) > longest,
+                "{file}: {granted} s, and the end takes {longest:?}"
+            );
+        }
+    }
 }

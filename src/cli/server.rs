@@ -1,4 +1,16 @@
 //! What `serve` and `dev` have in common: the server over a fleet, and its orderly end.
+//!
+//! What ends on which of the four moments of the end, in their order; a test of `serve` adds up the longest times:
+//!
+//! | Moment | What ends | At most |
+//! |---|---|---|
+//! | `asked`: a signal, a task that panicked, the Lease lost | readiness; controllers; waiting for the Lease and for the records of the ledger | `--shutdown-delay-seconds` |
+//! | `closing` | new requests (429) and watches; the gateway's own tasks: debts, renewals, questions after lost answers | 20 s |
+//! | `ending` | the listener: no new connection, and the open ones as soon as they are answered | 30 s |
+//! | `served`: every answer is given | the inventory with its feeds, over which a write's user part reaches its node; the agents of `dev` | |
+//!
+//! `serve` then lets the ledger write its last record (5 s), gives the Lease back (5 s), and drops what only reads from
+//! kube-apiserver: namespaces, trust, certificate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +34,7 @@ use crate::{
 };
 
 /// How long calls to nodes that are under way may take at the end.
-const GATEWAY_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const GATEWAY_PATIENCE: Duration = Duration::from_secs(20);
 
 const PRODUCT: ProductInfo = ProductInfo {
     name: env!("CARGO_PKG_NAME"),
@@ -40,10 +52,11 @@ pub(super) struct Process {
     pub(super) closing: CancellationToken,
     /// Cancelled when the listener ends.
     ending: CancellationToken,
+    /// Cancelled when the listener has ended.
+    pub(super) served: CancellationToken,
     entrance: Entrance,
     /// Passes last, and is there from the first moment: until then the server is not ready, whatever else is.
     nodes_known: Check,
-    listener: tokio::task::JoinHandle<()>,
 }
 
 /// Who may do what, for the server.
@@ -56,40 +69,39 @@ pub(super) struct Access {
 }
 
 impl Process {
-    /// Opens the door: from here on probes are answered.
+    /// Opens the door: from here on probes are answered. The process ends when the shutdown token of `tasks` is cancelled.
     pub(super) fn start(
         listener: TcpListener,
         tls: Arc<TlsMaterial>,
-        asked: CancellationToken,
         metrics: Metrics,
         serving_metrics: ServingMetrics,
+        tasks: &mut Tasks,
     ) -> Self {
         let readiness = Readiness::new();
         let nodes_known = readiness.check("inventory");
         let entrance = Entrance::new(readiness.clone());
-        let ending = CancellationToken::new();
+        let (ending, served) = (CancellationToken::new(), CancellationToken::new());
         let options = ServeOptions {
             metrics: serving_metrics,
             ..ServeOptions::default()
         };
         let door = entrance.clone();
         let app = move |connection, request| door.clone().handle(connection, request);
-        let listener = tokio::spawn(serving::run(
-            listener,
-            Transport::Tls(tls),
-            app,
-            options,
-            ending.clone(),
-        ));
+        let run = serving::run(listener, Transport::Tls(tls), app, options, ending.clone());
+        let ended = served.clone().drop_guard();
+        tasks.spawn("listener", async move {
+            let _ended = ended;
+            run.await;
+        });
         Self {
             metrics,
             readiness,
-            asked,
+            asked: tasks.shutdown().clone(),
             closing: CancellationToken::new(),
             ending,
+            served,
             entrance,
             nodes_known,
-            listener,
         }
     }
 
@@ -117,30 +129,40 @@ impl Process {
         Ok(())
     }
 
-    /// A gateway whose own tasks run until requests are refused.
+    /// A gateway whose own tasks run until requests are refused. One that panics ends the process.
     pub(super) fn gateway(
         &self,
         fleet: Arc<Fleet>,
         inventory: Inventory,
         daemons: Client,
+        tasks: &mut Tasks,
     ) -> Gateway {
         let metrics = GatewayMetrics::register(&self.metrics);
-        Gateway::start(
+        let gateway = Gateway::start(
             fleet,
             inventory,
             daemons,
             GatewayOptions::default(),
             metrics,
             self.closing.clone(),
-        )
+        );
+        let (watched, asked, served) = (gateway.clone(), self.asked.clone(), self.served.clone());
+        tasks.spawn("gateway", async move {
+            if served.run_until_cancelled(watched.broken()).await.is_some() {
+                tracing::error!("a task of the gateway panicked: shutting down");
+                asked.cancel();
+            }
+        });
+        gateway
     }
 
-    /// Follows the nodes until the process ends.
+    /// Follows the nodes until every answer is given: a write that is still acknowledged needs the live feed, over which the
+    /// node's agent keeps its user part.
     pub(super) fn follow(&self, inventory: &Inventory, source: Source, tasks: &mut Tasks) {
         let ready = self.nodes_known.clone();
         tasks.spawn(
             "inventory",
-            inventory.clone().run(source, ready, self.asked.clone()),
+            inventory.clone().run(source, ready, self.served.clone()),
         );
     }
 
@@ -166,7 +188,7 @@ impl Process {
     }
 
     /// Waits until the process is asked to end, then ends in order: readiness goes first and is given time to be seen, then
-    /// requests are refused and streams end, then what is in flight is finished.
+    /// requests are refused and streams end, then what is in flight is finished, then nodes are not followed any more.
     pub(super) async fn end(self, shutdown_delay: Duration, gateway: Gateway) {
         self.asked.cancelled().await;
         self.readiness.shutting_down();
@@ -175,8 +197,6 @@ impl Process {
         self.closing.cancel();
         gateway.finish(GATEWAY_PATIENCE).await;
         self.ending.cancel();
-        if let Err(error) = self.listener.await {
-            tracing::error!(%error, "the listener did not end in order");
-        }
+        self.served.cancelled().await;
     }
 }

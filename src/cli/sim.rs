@@ -9,10 +9,9 @@ use std::{
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
-use super::serve::kube_config;
+use super::cluster::{kube_config, write_client};
 use crate::{
     api::{PoolKey, Token},
-    auth::write_client,
     sim,
     telemetry::shutdown_on_signal,
 };

@@ -320,7 +320,7 @@ impl Claim {
             _ => {}
         }
         let refusal = match Error::of_call(node, &self.order.key, error) {
-            error @ Error::NoToken(_) => return Err(error),
+            error @ (Error::NoToken(_) | Error::Ending) => return Err(error),
             Error::AtCapacity { .. } => Error::NoWarmCapacity {
                 pool: self.order.pool.clone(),
             },

@@ -124,6 +124,7 @@ impl Error {
             sandboxd::Error::NoToken { .. } | sandboxd::Error::UnusableCa { .. } => {
                 Self::NoToken(source)
             }
+            sandboxd::Error::Fenced => Self::Ending,
             sandboxd::Error::Unreachable(_) => Self::NodeDown { node, source },
             sandboxd::Error::Unauthorized { .. } => Self::TokenRefused { node, source },
             sandboxd::Error::RouteMissing => Self::TooOld { node },

@@ -30,7 +30,7 @@ impl Gateway {
     /// release is written down before this returns, if somebody does that.
     ///
     /// # Errors
-    /// [`Error::NoToken`]: then nothing is changed.
+    /// [`Error::NoToken`] and [`Error::Ending`]: then nothing is changed.
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
         let sandbox = &record.value;
         if sandbox.gone {
@@ -45,7 +45,9 @@ impl Gateway {
                 self.inner.metrics.called("release", true);
                 return Ok(self.forget(&record));
             }
-            Some(Answer::Open(error @ sandboxd::Error::NoToken { .. })) => {
+            Some(Answer::Open(
+                error @ (sandboxd::Error::NoToken { .. } | sandboxd::Error::Fenced),
+            )) => {
                 return Err(Error::of_call(&sandbox.node, &key_of(sandbox), error));
             }
             Some(Answer::Open(error)) => {

@@ -57,6 +57,8 @@ pub(super) struct Inner {
     /// Everything that goes on without a client; waited for at the end.
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
+    /// Cancelled when a task that runs until `shutdown` has ended before.
+    broken: CancellationToken,
     pub(super) phases: Joint<Arc<Stored<Sandbox>>>,
     pub(super) snapshots: Joint<Snapshot>,
     pub(super) owed: Owed,
@@ -89,6 +91,7 @@ impl Gateway {
             metrics,
             tasks: TaskTracker::new(),
             shutdown,
+            broken: CancellationToken::new(),
             phases: Joint::default(),
             snapshots: Joint::default(),
             owed: Owed::default(),
@@ -117,9 +120,17 @@ impl Gateway {
 
     fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
+        let broken = self.inner.broken.clone().drop_guard();
         self.inner.tasks.spawn(async move {
-            shutdown.run_until_cancelled(task).await;
+            if shutdown.run_until_cancelled(task).await.is_none() {
+                broken.disarm();
+            }
         });
+    }
+
+    /// Returns when one of the gateway's own tasks has panicked: owed releases or long leases are not seen to any more.
+    pub async fn broken(&self) {
+        self.inner.broken.cancelled().await;
     }
 
     /// The daemon at `address`, for calls that answer at once.
@@ -140,4 +151,42 @@ impl Gateway {
 
 pub(super) fn key_of(sandbox: &Sandbox) -> SandboxKey {
     SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fleet::HealthLimits,
+        inventory::{InventoryMetrics, Options},
+        meta::ResourceVersion,
+        sandboxd::{ClientOptions, TokenSource},
+        store::Limits,
+    };
+
+    fn mk_gateway() -> Gateway {
+        let first = ResourceVersion::first_of_epoch(1).unwrap();
+        let fleet = Fleet::new(first, Limits::default(), HealthLimits::default());
+        let (fleet, token) = (Arc::new(fleet), TokenSource::Absent);
+        let ca_file = None;
+        let daemons = Client::new(ClientOptions { token, ca_file }).unwrap();
+        let (of_fleet, counters) = (fleet.clone(), InventoryMetrics::default());
+        let inventory = Inventory::new(of_fleet, daemons.clone(), Options::default(), counters);
+        let (options, metrics) = (GatewayOptions::default(), GatewayMetrics::default());
+        let shutdown = CancellationToken::new();
+        Gateway::start(fleet, inventory, daemons, options, metrics, shutdown)
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_told_and_one_that_is_stopped_is_not() {
+        let gateway = mk_gateway();
+        gateway.inner.shutdown.cancel();
+        gateway.finish(Duration::from_secs(10)).await;
+        assert!(!gateway.inner.broken.is_cancelled());
+
+        let gateway = mk_gateway();
+        gateway.spawn_until_shutdown(async { panic!("on purpose") });
+        let broken = tokio::time::timeout(Duration::from_secs(10), gateway.broken());
+        broken.await.expect("it is told");
+    }
 }

@@ -14,6 +14,7 @@ use super::record::{self, AT_ONCE};
 use crate::{
     api::{ClaimId, NodeName},
     gateway::{Debts, Gateway},
+    sequencer::Tenure,
     telemetry::Tasks,
 };
 
@@ -32,6 +33,7 @@ pub type Recorded = HashMap<NodeName, BTreeSet<ClaimId>>;
 pub struct Ledger {
     reader: Client,
     writer: Client,
+    tenure: Tenure,
 }
 
 /// Records being kept.
@@ -55,9 +57,14 @@ impl Keeping {
 }
 
 impl Ledger {
-    /// The records in the inventories of the cluster. `writer` sends every request once.
-    pub fn new(reader: Client, writer: Client) -> Self {
-        Self { reader, writer }
+    /// The records in the inventories of the cluster. `writer` sends every request once, and nothing once `tenure` has ended:
+    /// from then on the records are another's.
+    pub fn new(reader: Client, writer: Client, tenure: Tenure) -> Self {
+        Self {
+            reader,
+            writer,
+            tenure,
+        }
     }
 
     /// What an earlier life of this server recorded. Tries until kube-apiserver says; empty once `ending`.
@@ -105,6 +112,9 @@ impl Ledger {
             ending.run_until_cancelled(sleep(SETTLES_WITHIN)).await;
             // Read first: what is owed from here on is written in the last round or the next one.
             let is_last = ending.is_cancelled();
+            if !self.tenure.holds() {
+                return;
+            }
             changes.mark_unchanged();
             let debts = gateway.owed();
             let complete = self.write(&debts, &mut recorded).await;
@@ -122,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// Writes the records that are not as they ought to be. Whether all of them are now.
+    /// Writes the records that are not as they ought to be. Whether all of them are now; never once the tenure is over.
     async fn write(&self, debts: &Debts, recorded: &mut Recorded) -> bool {
         let none = BTreeSet::new();
         let nodes: BTreeSet<_> = recorded
@@ -135,7 +145,9 @@ impl Ledger {
             .into_iter()
             .filter(|node| recorded.get(node).unwrap_or(&none) != owed(node));
         let differing: Vec<_> = differing.collect();
-        let writes = differing.into_iter().map(async |node| {
+        // Looked at before each, at the last moment: a round may take long.
+        let mine = differing.into_iter().take_while(|_| self.tenure.holds());
+        let writes = mine.map(async |node| {
             let written = record::write(&self.writer, &node, owed(&node)).await;
             (node, written)
         });
@@ -155,6 +167,6 @@ impl Ledger {
                 }
             }
         }
-        complete
+        complete && self.tenure.holds()
     }
 }

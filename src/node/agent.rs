@@ -85,6 +85,7 @@ impl Agent {
         );
         let options = ServeOptions {
             max_connections: MAX_CONNECTIONS,
+            max_strangers: MAX_CONNECTIONS / 4,
             drain_timeout: DRAIN,
             metrics: ServingMetrics::register(&metrics),
             ..ServeOptions::default()

@@ -1,6 +1,6 @@
 //! Who the agent is: its node, where it is reached, and the certificate it is known by.
 
-use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 
@@ -8,7 +8,7 @@ use super::{Error, Result};
 use crate::{
     api::{AgentEndpoint, NodeAddress, NodeName},
     feed::CertificatePin,
-    serving::{CertificateAuthority, PemPair, TlsMaterial},
+    serving::{CertificateAuthority, PemPair, TlsMaterial, write_private},
 };
 
 const FILE: &str = "identity.pem";
@@ -90,21 +90,6 @@ fn make(node: &NodeName) -> Result<String> {
 
 fn certificate_error(error: crate::serving::Error) -> Error {
     Error::Certificate(Arc::new(error))
-}
-
-/// Writes a file that only its owner reads, whole or not at all.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let unfinished = path.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! The client: one method a route.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
@@ -52,6 +56,8 @@ struct Inner {
     connections: Arc<Connections>,
     credential: Credential,
     large: Semaphore,
+    /// Whether nodes may be changed at this moment; unset: always.
+    may_write: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// One node, and how long each call to it may take: connection, request and whole answer.
@@ -76,7 +82,14 @@ impl Client {
             connections: Connections::new(tls),
             credential: Credential::new(options.token),
             large: Semaphore::new(LARGE_AT_ONCE),
+            may_write: OnceLock::new(),
         })))
+    }
+
+    /// From now on sends what changes a node only while `may_write` says yes, which is asked each time; else
+    /// [`Error::Fenced`]. The first one stays.
+    pub fn fence(&self, may_write: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.0.may_write.set(Box::new(may_write));
     }
 
     /// Whether there is a token to present, so that a call is not tried in vain.
@@ -306,6 +319,10 @@ impl Node<'_> {
         path: &str,
         body: Option<Bytes>,
     ) -> Result<Request<Full<Bytes>>> {
+        let may_write = self.client.0.may_write.get();
+        if method != Method::GET && may_write.is_some_and(|may_write| !may_write()) {
+            return Err(Error::Fenced);
+        }
         let now = std::time::Instant::now();
         let token = self.client.0.credential.header(now)?;
         Ok(self.request(method, path, body, Some(token)))
@@ -339,6 +356,7 @@ impl Node<'_> {
             connections,
             credential,
             large,
+            ..
         } = &*self.client.0;
         let mut sent = false;
         let exchange = async {

@@ -18,6 +18,9 @@ pub enum Error {
         /// What is missing.
         reason: String,
     },
+    /// This process may not change nodes any more. Nothing was sent.
+    #[error("this server has lost the right to write")]
+    Fenced,
     /// The CA file given for TLS is unusable; only building a client fails so.
     #[error("cannot use the CA file {}: {reason}", path.display())]
     UnusableCa {
@@ -118,6 +121,7 @@ impl Error {
                 status, by_daemon, ..
             } => !(*by_daemon && *status == StatusCode::SERVICE_UNAVAILABLE),
             Self::NoToken { .. }
+            | Self::Fenced
             | Self::UnusableCa { .. }
             | Self::Unreachable(_)
             | Self::Unauthorized { .. }

@@ -6,7 +6,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::AbortOnDropHandle,
+};
 
 use crate::{
     meta::{ResourceVersion, UnixTime},
@@ -29,7 +32,7 @@ const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 #[derive(Debug)]
 pub struct Sequencer {
     first: ResourceVersion,
-    term: Term,
+    tenure: Tenure,
     kind: Kind,
 }
 
@@ -44,9 +47,9 @@ enum Kind {
     File { _lock: File },
 }
 
-/// Until when this process may write.
+/// The right to write, to be looked at before every write that leaves the process. A clone is the same one.
 #[derive(Clone, Debug)]
-struct Term {
+pub struct Tenure {
     // Held for one load or store.
     until: Arc<Mutex<Instant>>,
     lost: CancellationToken,
@@ -86,7 +89,7 @@ impl Sequencer {
         let (first, lock) = file::begin(directory)?;
         Ok(Self {
             first,
-            term: Term::new(Instant::now() + FOREVER),
+            tenure: Tenure::until(Instant::now() + FOREVER),
             kind: Kind::File { _lock: lock },
         })
     }
@@ -96,19 +99,13 @@ impl Sequencer {
         self.first
     }
 
-    /// Cancelled when the right to write is lost, for ever: the process has to stop writing, and is best restarted.
-    pub fn lost(&self) -> &CancellationToken {
-        &self.term.lost
-    }
-
-    /// Whether this process may write at this moment. Cheap enough for every write; also true to a process that was stopped
-    /// for a while and has not been told yet that it has lost.
-    pub fn holds(&self) -> bool {
-        self.term.holds()
+    /// The right to write, for those who write.
+    pub fn tenure(&self) -> &Tenure {
+        &self.tenure
     }
 
     /// Gives the right up, so that another process can have it at once. To be called when the last write is done; from here on
-    /// [`Self::lost`] is cancelled. Takes at most 5 s.
+    /// [`Tenure::lost`] is cancelled. Takes at most 5 s.
     pub async fn release(self) {
         if let Kind::Lease { release, renewal } = self.kind {
             release.cancel();
@@ -118,15 +115,22 @@ impl Sequencer {
     }
 }
 
-impl Term {
-    fn new(until: Instant) -> Self {
+impl Tenure {
+    fn until(until: Instant) -> Self {
         Self {
             until: Arc::new(Mutex::new(until)),
             lost: CancellationToken::new(),
         }
     }
 
-    fn holds(&self) -> bool {
+    /// Cancelled when the right is lost, for ever: the process has to stop writing, and is best restarted.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Whether this process may write at this moment. Cheap enough for every write; also true to a process that was stopped
+    /// for a while and has not been told yet that it has lost.
+    pub fn holds(&self) -> bool {
         Instant::now() < *self.until.lock() && !self.lost.is_cancelled()
     }
 }
@@ -194,13 +198,13 @@ impl Candidate {
             epoch,
             first,
         } = claimed;
-        let term = Term::new(asked + self.options.renew_deadline);
+        let tenure = Tenure::until(asked + self.options.renew_deadline);
         let release = CancellationToken::new();
         let renewal = Renewal {
             api: self.api,
             options: self.options,
             check: self.check,
-            term: term.clone(),
+            tenure: tenure.clone(),
             epoch: epoch.to_string(),
             lease,
         };
@@ -210,10 +214,12 @@ impl Candidate {
             epoch,
             "holding the lease"
         );
-        let renewal = AbortOnDropHandle::new(tokio::spawn(renewal.run(release.clone())));
+        // Whatever ends the renewal, a panic as well, ends the right to write.
+        let loss = tenure.lost.clone().drop_guard();
+        let renewal = AbortOnDropHandle::new(tokio::spawn(renewal.run(release.clone(), loss)));
         Sequencer {
             first,
-            term,
+            tenure,
             kind: Kind::Lease { release, renewal },
         }
     }
@@ -236,16 +242,16 @@ struct Renewal {
     api: Api<Lease>,
     options: LeaseOptions,
     check: Check,
-    term: Term,
+    tenure: Tenure,
     epoch: String,
     lease: Lease,
 }
 
 impl Renewal {
-    async fn run(mut self, release: CancellationToken) {
+    async fn run(mut self, release: CancellationToken, loss: DropGuard) {
         let lost = release.run_until_cancelled(self.keep()).await.is_some();
         // First of all, and before the record says so: nobody writes without a Lease.
-        self.term.lost.cancel();
+        drop(loss);
         if lost {
             self.check.fail("the lease is lost");
             tracing::error!(
@@ -260,13 +266,13 @@ impl Renewal {
 
     /// Renews until the Lease is lost.
     async fn keep(&mut self) {
-        while self.term.holds() {
+        while self.tenure.holds() {
             tokio::time::sleep(self.options.period).await;
-            let (asked, until) = (Instant::now(), *self.term.until.lock());
+            let (asked, until) = (Instant::now(), *self.tenure.until.lock());
             // Not a moment longer than the term, and short enough that one lost request leaves time for others.
             let deadline = until.min(asked + self.options.renew_deadline / 3);
             match timeout_at(deadline, self.write(renewed)).await {
-                Ok(Ok(())) => *self.term.until.lock() = asked + self.options.renew_deadline,
+                Ok(Ok(())) => *self.tenure.until.lock() = asked + self.options.renew_deadline,
                 Ok(Err(NotWritten::Lost)) => return,
                 Ok(Err(NotWritten::Failed(error))) => {
                     tracing::warn!(error = &error as &dyn StdError, "renewing the lease");

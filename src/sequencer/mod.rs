@@ -7,7 +7,8 @@
 //!
 //! Clocks of different machines are not compared: whether another holder has gone is measured by how long its Lease has not
 //! changed here. A holder stops writing five seconds before another may take over, by its own clock, also when its renewal
-//! hangs.
+//! hangs. What was begun before does not stop by itself, so every write that leaves the process asks [`Tenure::holds`] at the
+//! last moment: calls that change a node, and the record of what nodes owe.
 
 mod epoch;
 mod error;
@@ -16,5 +17,5 @@ mod holder;
 mod lease;
 
 pub use error::{Error, Result};
-pub use holder::Sequencer;
+pub use holder::{Sequencer, Tenure};
 pub use lease::{LeaseOptions, own_namespace};

@@ -11,7 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use super::connection::InFlight;
 
 pin_project_lite::pin_project! {
-    /// A body that counts its request as in flight until it is complete or dropped.
+    /// A body that counts its request as in flight until it is complete or dropped, and knows whose turn it is: it is asked
+    /// for more only when the client has room for it.
     #[derive(Debug)]
     pub(super) struct Tracked<B> {
         #[pin]
@@ -23,7 +24,7 @@ pin_project_lite::pin_project! {
 /// The two counts a request takes part in: its connection's and the process's.
 #[derive(Debug)]
 pub(super) struct Request {
-    _connection: InFlight,
+    connection: InFlight,
     in_flight: Gauge,
 }
 
@@ -31,7 +32,7 @@ impl Request {
     pub(super) fn new(connection: InFlight, in_flight: Gauge) -> Self {
         in_flight.inc();
         Self {
-            _connection: connection,
+            connection,
             in_flight,
         }
     }
@@ -44,7 +45,9 @@ impl Drop for Request {
 }
 
 impl<B> Tracked<B> {
-    pub(super) fn new(body: B, request: Request) -> Self {
+    /// The body of an answer whose head is there.
+    pub(super) fn new(body: B, mut request: Request) -> Self {
+        request.connection.works(false);
         Self { body, request }
     }
 }
@@ -57,7 +60,11 @@ impl<B: Body> Body for Tracked<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        self.project().body.poll_frame(context)
+        let this = self.project();
+        this.request.connection.steps();
+        let polled = this.body.poll_frame(context);
+        this.request.connection.works(polled.is_pending());
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -13,8 +13,8 @@ use rcgen::{
 
 use super::{Error, Result};
 
-/// How long a CA and the server certificates it issues are valid. They last as long as the process that made them; a year
-/// outlives every one.
+/// How long a CA and the server certificates it issues are valid. Those of `dev` and of tests last as long as their process.
+/// An agent keeps its own on disk for longer, which is no harm: its clients know it by its digest and look at no date.
 const LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 
 /// How far back validity starts, for clients whose clock is behind.

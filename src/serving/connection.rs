@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 
+use super::peers::Place;
+
 /// One connection, shared by its requests.
 #[derive(Debug)]
 pub struct Connection {
@@ -25,13 +27,19 @@ pub struct Connection {
     // Held for one load or store of the pointer.
     memo: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     closing: CancellationToken,
-    in_flight: AtomicUsize,
-    n_requests: AtomicU64,
+    // Held for one store. Given up once somebody is known to be there.
+    among_strangers: Mutex<Option<Place>>,
+    n_working: AtomicUsize,
+    n_steps: AtomicU64,
 }
 
-/// Counts a request as in flight until its answer is complete or dropped.
+/// A request from its start until its answer is complete or dropped. It works, or it waits until its client takes what is
+/// there of the answer.
 #[derive(Debug)]
-pub(super) struct InFlight(Arc<Connection>);
+pub(super) struct InFlight {
+    connection: Arc<Connection>,
+    works: bool,
+}
 
 impl Connection {
     /// A connection from `peer_address` whose client sent `peer_certificates`. The listener makes these; tests may.
@@ -39,13 +47,23 @@ impl Connection {
         peer_address: SocketAddr,
         peer_certificates: Vec<CertificateDer<'static>>,
     ) -> Arc<Self> {
+        Self::of_stranger(peer_address, peer_certificates, None)
+    }
+
+    /// The same, with its place among the strangers of its address.
+    pub(super) fn of_stranger(
+        peer_address: SocketAddr,
+        peer_certificates: Vec<CertificateDer<'static>>,
+        place: Option<Place>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             peer_certificates,
             peer_address,
             memo: Mutex::new(None),
             closing: CancellationToken::new(),
-            in_flight: AtomicUsize::new(0),
-            n_requests: AtomicU64::new(0),
+            among_strangers: Mutex::new(place),
+            n_working: AtomicUsize::new(0),
+            n_steps: AtomicU64::new(0),
         })
     }
 
@@ -69,27 +87,55 @@ impl Connection {
         self.closing.cancel();
     }
 
+    /// Somebody has shown a good credential here: from now on the connection does not count against the strangers that its
+    /// address may have.
+    pub fn identified(&self) {
+        self.among_strangers.lock().take();
+    }
+
     /// Returns when somebody has asked for [`Self::close`].
     pub(super) async fn closing(&self) {
         self.closing.cancelled().await;
     }
 
     pub(super) fn request_starts(self: &Arc<Self>) -> InFlight {
-        self.n_requests.fetch_add(1, Ordering::Relaxed);
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self.clone())
+        let mut request = InFlight {
+            connection: self.clone(),
+            works: false,
+        };
+        request.steps();
+        request.works(true);
+        request
     }
 
-    /// How many requests were ever started here, if none of them is in flight.
-    pub(super) fn requests_if_idle(&self) -> Option<u64> {
-        (self.in_flight.load(Ordering::Relaxed) == 0)
-            .then(|| self.n_requests.load(Ordering::Relaxed))
+    /// How often anything has gone on here, if nothing does now: no request works. An answer that its client does not take
+    /// is no work, or whoever takes none would never be idle.
+    pub(super) fn steps_if_idle(&self) -> Option<u64> {
+        (self.n_working.load(Ordering::Relaxed) == 0).then(|| self.n_steps.load(Ordering::Relaxed))
+    }
+}
+
+impl InFlight {
+    /// The request has begun, or its client has taken something.
+    pub(super) fn steps(&self) {
+        self.connection.n_steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether it is our turn, and not the client's.
+    pub(super) fn works(&mut self, works: bool) {
+        let n_working = &self.connection.n_working;
+        match (self.works, works) {
+            (false, true) => drop(n_working.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(n_working.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.works = works;
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.works(false);
     }
 }
 
@@ -107,11 +153,16 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_idle_only_without_a_request_in_flight() {
+    fn a_connection_is_idle_while_no_request_works() {
         let connection = Connection::new(([127, 0, 0, 1], 1).into(), Vec::new());
-        let request = connection.request_starts();
-        assert_eq!(connection.requests_if_idle(), None);
+        let mut request = connection.request_starts();
+        assert_eq!(connection.steps_if_idle(), None);
+        request.works(false);
+        assert_eq!(connection.steps_if_idle(), Some(1));
+        request.steps();
+        request.works(true);
+        assert_eq!(connection.steps_if_idle(), None);
         drop(request);
-        assert_eq!(connection.requests_if_idle(), Some(1));
+        assert_eq!(connection.steps_if_idle(), Some(2));
     }
 }

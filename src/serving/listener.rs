@@ -14,7 +14,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Connection, ServeOptions, Transport, protocol::Protocol};
+use super::{Connection, ServeOptions, Transport, peers::Peers, protocol::Protocol};
 
 /// How long accepting rests after an error, such as too many open files, that another try at once would only repeat.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -45,6 +45,7 @@ pub async fn run<A, F, B>(
     };
     let protocol = Protocol::new(&options);
     let permits = Arc::new(Semaphore::new(options.max_connections));
+    let peers = Peers::new(options.max_strangers);
     let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
     while let Some(accepted) = shutdown
         .run_until_cancelled(accept(&listener, &permits))
@@ -55,6 +56,11 @@ pub async fn run<A, F, B>(
             peer_address,
             permit,
         } = accepted;
+        let Some(place) = peers.enter(peer_address.ip()) else {
+            options.metrics.strangers_refused.inc();
+            tracing::debug!(peer = %peer_address, "too many connections without a credential");
+            continue;
+        };
         let (acceptor, protocol, app) = (acceptor.clone(), protocol.clone(), app.clone());
         let (options, drain, cut) = (options.clone(), shutdown.clone(), cut.clone());
         let open = Open::new(permit, &options.metrics.connections);
@@ -63,7 +69,8 @@ pub async fn run<A, F, B>(
             let served = async {
                 match acceptor {
                     None => {
-                        let connection = Connection::new(peer_address, Vec::new());
+                        let connection =
+                            Connection::of_stranger(peer_address, Vec::new(), Some(place));
                         protocol
                             .serve(stream, connection, app, options, drain)
                             .await;
@@ -73,9 +80,10 @@ pub async fn run<A, F, B>(
                             return;
                         };
                         let certificates = stream.get_ref().1.peer_certificates();
-                        let connection = Connection::new(
+                        let connection = Connection::of_stranger(
                             peer_address,
                             certificates.unwrap_or_default().to_vec(),
+                            Some(place),
                         );
                         protocol
                             .serve(stream, connection, app, options, drain)

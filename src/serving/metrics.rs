@@ -9,6 +9,7 @@ use crate::telemetry::Metrics;
 pub struct ServingMetrics {
     pub(super) connections: Gauge,
     pub(super) requests_in_flight: Gauge,
+    pub(super) strangers_refused: Counter,
     pub(super) handshake_failures: Counter,
     pub(super) panics: Counter,
     pub(super) certificate_reload_failures: Counter,
@@ -20,6 +21,7 @@ impl ServingMetrics {
         let Self {
             connections,
             requests_in_flight,
+            strangers_refused,
             handshake_failures,
             panics,
             certificate_reload_failures,
@@ -32,6 +34,12 @@ impl ServingMetrics {
                 "requests_in_flight",
                 "Requests whose answer is not complete, watches included",
                 requests_in_flight,
+            ),
+            strangers_refused: metrics.register(
+                room,
+                "strangers_refused",
+                "Connections closed at once because their address had too many without a credential",
+                strangers_refused,
             ),
             handshake_failures: metrics.register(
                 room,

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Connection, ServeOptions,
     body::{self, Tracked},
+    lingering::Lingering,
 };
 
 /// Bytes of a request body that one stream may have under way. Bodies are small and the network is near.
@@ -46,6 +47,7 @@ pub(super) type AnyBody<B> = Tracked<Either<B, Full<Bytes>>>;
 pub(super) struct Protocol {
     builder: auto::Builder<TokioExecutor>,
     idle_timeout: Duration,
+    closing_timeout: Duration,
 }
 
 impl Protocol {
@@ -75,11 +77,12 @@ impl Protocol {
         Self {
             builder,
             idle_timeout: options.idle_timeout,
+            closing_timeout: options.closing_timeout,
         }
     }
 
-    /// Serves `connection` until its client ends it, it stays idle, or `drain` is cancelled and the requests in flight are
-    /// answered.
+    /// Serves `connection` until its client ends it, or it is to end: because it stays idle, somebody has closed it or `drain`
+    /// is cancelled. Then the requests in flight are answered, as long as anything moves.
     pub(super) async fn serve<I, A, F, B>(
         self,
         io: I,
@@ -89,7 +92,7 @@ impl Protocol {
         drain: CancellationToken,
     ) where
         I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-        TokioIo<I>: rt::Read + rt::Write,
+        TokioIo<Lingering<I>>: rt::Read + rt::Write,
         A: Fn(Arc<Connection>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<B>> + Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
@@ -102,7 +105,7 @@ impl Protocol {
         });
         let mut served = pin!(
             self.builder
-                .serve_connection_with_upgrades(TokioIo::new(io), service)
+                .serve_connection_with_upgrades(TokioIo::new(Lingering::new(io)), service)
         );
         let stop = async {
             tokio::select! {
@@ -115,7 +118,11 @@ impl Protocol {
             ended = served.as_mut() => ended,
             () = stop => {
                 served.as_mut().graceful_shutdown();
-                served.await
+                tokio::select! {
+                    ended = served => ended,
+                    // Dropped with what its client does not take.
+                    () = idle(&connection, self.closing_timeout) => Ok(()),
+                }
             }
         };
         if let Err(error) = ended {
@@ -124,12 +131,12 @@ impl Protocol {
     }
 }
 
-/// Returns once the connection has had no request for a whole `period`.
+/// Returns once nothing has gone on for a whole `period`.
 async fn idle(connection: &Connection, period: Duration) {
     let mut before = None;
     loop {
         tokio::time::sleep(period).await;
-        let now = connection.requests_if_idle();
+        let now = connection.steps_if_idle();
         if now.is_some() && now == before {
             return;
         }

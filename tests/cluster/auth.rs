@@ -14,8 +14,9 @@ use sandbox_apiserver::{
     auth::{
         Attributes, AuthMetrics, Authenticator, Authorizer, ClientTrust, Decision, Error, Identity,
         ImpersonationError, Origin, ResourceAttributes, TokenReviewer, UserInfo, WhenUnreadable,
-        impersonate, write_client,
+        impersonate,
     },
+    cli::write_client,
     serving::{
         CertificateAuthority, Connection, PemPair, ServeOptions, TlsMaterial, Transport, run,
     },

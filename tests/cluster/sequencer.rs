@@ -50,13 +50,13 @@ async fn one_process_writes_at_a_time_and_versions_only_rise() {
     };
     let readiness = Readiness::new();
     let first = acquire("a:443", &readiness).await;
-    assert!(first.holds() && readiness.is_ready());
+    assert!(first.tenure().holds() && readiness.is_ready());
 
     // It stays the holder over many renewals, and the other waits.
     let other = acquire("b:443", &readiness);
     tokio::pin!(other);
     assert!(timeout(Duration::from_secs(5), &mut other).await.is_err());
-    assert!(first.holds() && !first.lost().is_cancelled());
+    assert!(first.tenure().holds() && !first.tenure().lost().is_cancelled());
     let mut versions = vec![first.first_version()];
 
     // A killed process takes its own Lease back at once.
@@ -71,7 +71,7 @@ async fn one_process_writes_at_a_time_and_versions_only_rise() {
     versions.push(again.first_version());
 
     // Released, the other has it at once.
-    let lost = again.lost().clone();
+    let lost = again.tenure().lost().clone();
     again.release().await;
     assert!(lost.is_cancelled());
     let second = timeout(Duration::from_secs(2), &mut other)
@@ -105,10 +105,10 @@ async fn one_process_writes_at_a_time_and_versions_only_rise() {
         .delete("sandbox-apiserver", &Default::default())
         .await
         .unwrap();
-    timeout(SOON, third.lost().cancelled())
+    timeout(SOON, third.tenure().lost().cancelled())
         .await
         .expect("it is lost");
-    assert!(!third.holds());
+    assert!(!third.tenure().holds());
 }
 
 #[tokio::test]
@@ -144,6 +144,6 @@ async fn who_may_not_write_the_lease_waits_until_it_may() {
             &in_namespace,
         ])
         .await;
-    assert!(waiting.await.holds());
+    assert!(waiting.await.tenure().holds());
     assert!(readiness.is_ready());
 }

@@ -14,15 +14,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use sandbox_apiserver::{
     auth::{
         Attributes, AuthMetrics, Authenticator, Authorizer, ClientTrust, Decision, Error, Identity,
         ImpersonationError, Origin, ResourceAttributes, TokenReviewer, UserInfo, impersonate,
-        write_client,
     },
+    cli::write_client,
     serving::{
         CertificateAuthority, Connection, PemPair, ServeOptions, TlsMaterial, Transport, run,
     },
@@ -150,6 +150,10 @@ impl Server {
     }
 
     async fn start_with(anonymous: bool) -> Self {
+        Self::start_within(anonymous, ServeOptions::default()).await
+    }
+
+    async fn start_within(anonymous: bool, options: ServeOptions) -> Self {
         let [serving_ca, proxy_ca, client_ca] =
             ["serving", "proxy", "client"].map(|name| CertificateAuthority::new(name).unwrap());
         let reviewer = Reviewer::start().await;
@@ -169,13 +173,7 @@ impl Server {
         let transport = Transport::Tls(Arc::new(TlsMaterial::from_pem(&pair).unwrap()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, shutdown) = (listener.local_addr().unwrap(), CancellationToken::new());
-        tokio::spawn(run(
-            listener,
-            transport,
-            app,
-            ServeOptions::default(),
-            shutdown.clone(),
-        ));
+        tokio::spawn(run(listener, transport, app, options, shutdown.clone()));
         Self {
             address,
             serving_ca,
@@ -212,6 +210,10 @@ impl Client {
                 .headers_mut()
                 .append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
+        self.whoami_of(request).await
+    }
+
+    async fn whoami_of(&mut self, request: Request<crate::tls_client::Body>) -> Option<Value> {
         let response = self.0.send_request(request).await.unwrap();
         match response.status() {
             StatusCode::OK => Some(serde_json::from_str(&text(response).await).unwrap()),
@@ -390,6 +392,49 @@ async fn nobody_else_does() {
             "{certificate:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_credential_that_is_no_text_is_not_taken_for_none() {
+    let server = Server::start().await;
+    for (name, value) in [
+        ("authorization", &b"Bearer \xff\xfe"[..]),
+        ("authorization", b"Bearer of-ann\x80"),
+        ("authorization", b"Bearer"),
+        (
+            "sec-websocket-protocol",
+            b"v5, base64url.bearer.authorization.k8s.io.\xff",
+        ),
+    ] {
+        let mut request = get("/");
+        let unusable = HeaderValue::from_bytes(value).unwrap();
+        request.headers_mut().insert(name, unusable);
+        let who = server.client(None).await.whoami_of(request).await;
+        assert_eq!(who, None, "{}", value.escape_ascii());
+    }
+    is_anonymous(
+        server
+            .whoami(None, &[("authorization", "Basic YWJj")])
+            .await,
+    );
+}
+
+#[tokio::test]
+async fn only_who_is_known_makes_room_for_others() {
+    let options = ServeOptions {
+        max_strangers: 1,
+        ..ServeOptions::default()
+    };
+    let server = Server::start_within(true, options).await;
+    let tls = || config(server.serving_ca.certificate(), None, &["h2"]);
+    let mut client = server.client(None).await;
+    for headers in [&[][..], SPOOFED, &[("authorization", "Bearer wrong")]] {
+        client.whoami(headers).await;
+        assert!(connect(server.address, tls()).await.is_err(), "{headers:?}");
+    }
+    let ann = [("authorization", "Bearer of-ann")];
+    assert_eq!(client.whoami(&ann).await.unwrap()["name"], "ann");
+    assert!(connect(server.address, tls()).await.is_ok());
 }
 
 #[tokio::test]

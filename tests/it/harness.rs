@@ -144,6 +144,8 @@ pub(crate) struct Cluster {
     pub(crate) door: Door,
     pub(crate) nodes: sim::Fleet,
     pub(crate) fleet: Arc<Fleet>,
+    /// The server's way to the nodes.
+    pub(crate) daemons: Daemons,
     pub(crate) client: Client,
     inventories_tx: mpsc::Sender<Update<Publication>>,
     /// Aborted on drop.
@@ -181,7 +183,7 @@ impl Cluster {
         let gateway = Gateway::start(
             fleet.clone(),
             inventory.clone(),
-            daemons,
+            daemons.clone(),
             GatewayOptions::default(),
             GatewayMetrics::register(&door.metrics),
             door.closing.clone(),
@@ -204,6 +206,7 @@ impl Cluster {
             door,
             nodes,
             fleet,
+            daemons,
             client,
             inventories_tx,
             _tasks: tasks,

@@ -5,16 +5,20 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{ADMIN, Cluster, Door, SANDBOXES, item, mk_sandbox},
+    harness::{
+        ADMIN, ALICE, Cluster, Door, SANDBOXES, SOON, item, mk_node, mk_request, mk_sandbox,
+    },
+    tls_client,
     widgets::{WIDGETS, Workshop},
 };
 
 #[tokio::test]
 async fn health_is_for_everybody_and_verbose_on_request() {
     let cluster = Cluster::of(0).await;
-    let nobody = cluster.door.client("").await;
+    // Nobody's HTTP/2 connection ends with its first answer.
+    let ask = async |path: &str| cluster.door.client("").await.get(path).await;
     for path in ["/livez", "/readyz", "/healthz"] {
-        let answer = nobody.get(path).await;
+        let answer = ask(path).await;
         assert_eq!(
             (answer.code(), answer.text()),
             (200, "ok".to_owned()),
@@ -23,10 +27,47 @@ async fn health_is_for_everybody_and_verbose_on_request() {
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
         assert!(answer.header("content-type").starts_with("text/plain"));
     }
-    let verbose = nobody.get("/readyz?verbose").await.text();
+    let verbose = ask("/readyz?verbose").await.text();
     assert!(verbose.contains("[+]inventory ok"), "{verbose}");
-    assert_eq!(nobody.get("/readyz/inventory").await.code(), 200);
-    assert_eq!(nobody.get("/readyz/nothing").await.code(), 404);
+    assert_eq!(ask("/readyz/inventory").await.code(), 200);
+    assert_eq!(ask("/readyz/nothing").await.code(), 404);
+}
+
+#[tokio::test]
+async fn an_http2_connection_of_somebody_unknown_ends_with_its_answer() {
+    let cluster = Cluster::of(0).await;
+    let tls = || tls_client::config(cluster.door.ca.certificate(), None, &["h2"]);
+    let ask = |token: &str, path: &str| {
+        let body = tls_client::empty();
+        mk_request(token, "GET", path, &[], body)
+    };
+    for (token, path, code, ends) in [
+        ("", "/livez", 200, true),
+        ("", SANDBOXES, 200, true),
+        ("wrong", SANDBOXES, 401, true),
+        (ALICE, "/livez", 200, false),
+        (ALICE, SANDBOXES, 200, false),
+        (ALICE, "/nowhere", 404, false),
+    ] {
+        let stream = tls_client::connect(cluster.door.address, tls()).await;
+        let mut client = tls_client::http2(stream.unwrap()).await;
+        let answer = client.send_request(ask(token, path)).await.unwrap();
+        assert_eq!(answer.status(), code, "{token} {path}");
+        let patience = if ends {
+            SOON
+        } else {
+            Duration::from_millis(300)
+        };
+        let again = async {
+            while client.ready().await.is_ok()
+                && client.send_request(ask(token, path)).await.is_ok()
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(patience, again).await;
+        assert_eq!(ended.is_ok(), ends, "{token} {path}");
+    }
 }
 
 #[tokio::test]
@@ -123,6 +164,30 @@ async fn the_end_is_announced_then_comes() {
             .code(),
         200
     );
+}
+
+#[tokio::test]
+async fn a_server_that_may_not_write_any_more_leaves_everything_as_it_is() {
+    let cluster = Cluster::start(mk_node(2)).await;
+    cluster.create("a").await;
+    let (before, writes) = (
+        cluster.client.get(item("a")).await.json(),
+        cluster.writes_at_nodes(),
+    );
+    cluster.daemons.fence(|| false);
+    let pause = format!("{}/pause", item("a"));
+    for refused in [
+        cluster.client.delete(item("a"), Value::Null).await,
+        cluster.client.post(SANDBOXES, &mk_sandbox("b")).await,
+        cluster.client.post(pause, &json!({})).await,
+    ] {
+        let status = refused.refusal(503, "ServiceUnavailable");
+        let cause = &status["details"]["causes"][0]["reason"];
+        assert_eq!(cause, "ServerEnding", "{status}");
+    }
+    assert_eq!(cluster.client.get(item("a")).await.json(), before);
+    assert_eq!(cluster.client.get(item("b")).await.code(), 404);
+    assert_eq!(cluster.writes_at_nodes(), writes);
 }
 
 #[tokio::test]

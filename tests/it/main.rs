@@ -5,6 +5,7 @@
 
 mod agent;
 mod apply;
+mod audit;
 mod auth;
 mod crds;
 mod create;

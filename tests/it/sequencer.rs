@@ -10,10 +10,19 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use sandbox_apiserver::{
-    auth::write_client,
+    api::Token,
+    cli::write_client,
+    fleet::{Fleet, HealthLimits},
+    gateway::{Gateway, GatewayMetrics, GatewayOptions},
+    inventory,
+    ledger::{Ledger, Recorded},
+    meta::ResourceVersion,
+    sandboxd::{self, Client, ClientOptions, TokenSource},
     sequencer::{Error, LeaseOptions, Sequencer},
     serving::{Connection, ServeOptions, Transport, run},
-    telemetry::Readiness,
+    sim::{self, Planted},
+    store::Limits,
+    telemetry::{Readiness, Tasks},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -22,7 +31,12 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::harness::{mk_node, until};
+
 const SOON: Duration = Duration::from_secs(10);
+/// What a patch of an inventory is answered with.
+const INVENTORY: &str =
+    r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"n1"}}"#;
 
 /// A place for one Lease, with resourceVersion as precondition.
 struct Place {
@@ -36,6 +50,8 @@ struct State {
     lease: Option<Value>,
     version: u64,
     mood: Mood,
+    /// How often what a node owes was recorded.
+    n_records: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -111,6 +127,10 @@ async fn answer(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Respons
         Mood::Failing => return status(StatusCode::INTERNAL_SERVER_ERROR),
         Mood::Well | Mood::Forgetful => {}
     }
+    if parts.method == Method::PATCH && parts.uri.path().contains("/nodeinventories/") {
+        state.lock().n_records += 1;
+        return Response::new(Full::from(INVENTORY));
+    }
     let outcome = state.lock().serve(&parts.method, &body);
     if mood == Mood::Forgetful && parts.method == Method::PUT {
         state.lock().mood = Mood::Well;
@@ -165,10 +185,10 @@ fn mk_options(identity: &str) -> LeaseOptions {
 async fn a_silent_kube_apiserver_ends_the_term_before_another_may_begin() {
     let (place, readiness) = (Place::start().await, Readiness::new());
     let sequencer = place.acquire("a", &readiness).await;
-    assert!(sequencer.holds() && readiness.is_ready());
+    assert!(sequencer.tenure().holds() && readiness.is_ready());
     place.feel(Mood::Silent);
     let since = Instant::now();
-    timeout(SOON, sequencer.lost().cancelled())
+    timeout(SOON, sequencer.tenure().lost().cancelled())
         .await
         .expect("the term ends");
     assert!(
@@ -176,7 +196,7 @@ async fn a_silent_kube_apiserver_ends_the_term_before_another_may_begin() {
         "{:?}",
         since.elapsed()
     );
-    assert!(!sequencer.holds() && !readiness.is_ready());
+    assert!(!sequencer.tenure().holds() && !readiness.is_ready());
 }
 
 #[tokio::test]
@@ -188,14 +208,110 @@ async fn a_short_failure_ends_nothing() {
         sleep(Duration::from_millis(400)).await;
         place.feel(Mood::Well);
         sleep(Duration::from_millis(1_200)).await;
-        assert!(sequencer.holds() && readiness.is_ready());
+        assert!(sequencer.tenure().holds() && readiness.is_ready());
     }
     // Somebody labels the Lease.
     place.meddle(|lease| lease["metadata"]["labels"] = json!({"a": "b"}));
     sleep(Duration::from_millis(1_200)).await;
-    assert!(sequencer.holds());
+    assert!(sequencer.tenure().holds());
     let labels = place.state.lock().lease.as_ref().unwrap()["metadata"]["labels"].clone();
     assert_eq!(labels, json!({"a": "b"}));
+}
+
+#[tokio::test]
+async fn who_renews_no_more_holds_no_more() {
+    let (place, readiness) = (Place::start().await, Readiness::new());
+    let sequencer = place.acquire("a", &readiness).await;
+    let tenure = sequencer.tenure().clone();
+    assert!(tenure.holds());
+    // The renewal ends with it, without a word, as it would by a panic.
+    drop(sequencer);
+    timeout(SOON, tenure.lost().cancelled())
+        .await
+        .expect("it is lost");
+    assert!(!tenure.holds());
+}
+
+#[tokio::test]
+async fn without_the_lease_no_node_is_changed() {
+    let (place, readiness) = (Place::start().await, Readiness::new());
+    let sequencer = place.acquire("a", &readiness).await;
+    let nodes = sim::Fleet::start(mk_node(1)).await.unwrap();
+    let daemon = &nodes.nodes()[0];
+    let claim = daemon.plant(Planted::new("default/a", mk_node(1).pools[0].clone()));
+    let daemons = daemons();
+    let tenure = sequencer.tenure().clone();
+    daemons.fence(move || tenure.holds());
+    let node = daemons.node(daemon.address(), SOON);
+    node.renew(&claim, SOON).await.unwrap();
+
+    place.meddle(|lease| lease["spec"]["holderIdentity"] = json!("b"));
+    timeout(SOON, sequencer.tenure().lost().cancelled())
+        .await
+        .expect("it is lost");
+    let before = daemon.counters();
+    assert!(matches!(
+        node.renew(&claim, SOON).await,
+        Err(sandboxd::Error::Fenced)
+    ));
+    assert!(matches!(
+        node.release(&claim).await,
+        Err(sandboxd::Error::Fenced)
+    ));
+    assert!(matches!(
+        node.put_pools(&[]).await,
+        Err(sandboxd::Error::Fenced)
+    ));
+    assert_eq!(daemon.counters(), before, "nothing has reached the node");
+    node.sandbox(&claim).await.expect("reading goes on");
+}
+
+#[tokio::test]
+async fn without_the_lease_no_record_is_written() {
+    let (place, readiness) = (Place::start().await, Readiness::new());
+    let sequencer = place.acquire("a", &readiness).await;
+    let gateway = gateway();
+    let mut tasks = Tasks::new(CancellationToken::new());
+    let tenure = sequencer.tenure().clone();
+    let ledger = Ledger::new(place.client.clone(), place.client.clone(), tenure);
+    let keeping = ledger.keep(gateway.clone(), Recorded::new(), &mut tasks);
+    let n_records = || place.state.lock().n_records;
+    gateway.owe_still("n1".into(), ["sb_1".into()]);
+    until("the debt is recorded", || n_records() > 0).await;
+
+    let before = n_records();
+    place.meddle(|lease| lease["spec"]["holderIdentity"] = json!("b"));
+    timeout(SOON, sequencer.tenure().lost().cancelled())
+        .await
+        .expect("it is lost");
+    gateway.owe_still("n1".into(), ["sb_2".into()]);
+    keeping.finish().await;
+    assert_eq!(n_records(), before);
+}
+
+fn daemons() -> Client {
+    Client::new(ClientOptions {
+        token: TokenSource::Fixed(Token::from("node-token".to_owned())),
+        ca_file: None,
+    })
+    .unwrap()
+}
+
+/// A gateway to no node.
+fn gateway() -> Gateway {
+    let first = ResourceVersion::first_of_epoch(1).unwrap();
+    let fleet = Fleet::new(first, Limits::default(), HealthLimits::default());
+    let (fleet, options) = (Arc::new(fleet), inventory::Options::default());
+    let counters = inventory::InventoryMetrics::default();
+    let inventory = inventory::Inventory::new(fleet.clone(), daemons(), options, counters);
+    Gateway::start(
+        fleet,
+        inventory,
+        daemons(),
+        GatewayOptions::default(),
+        GatewayMetrics::default(),
+        CancellationToken::new(),
+    )
 }
 
 #[tokio::test]
@@ -203,10 +319,10 @@ async fn a_lease_in_other_hands_is_lost_at_once() {
     let (place, readiness) = (Place::start().await, Readiness::new());
     let sequencer = place.acquire("a", &readiness).await;
     place.meddle(|lease| lease["spec"]["holderIdentity"] = json!("b"));
-    timeout(SOON, sequencer.lost().cancelled())
+    timeout(SOON, sequencer.tenure().lost().cancelled())
         .await
         .expect("it is lost");
-    assert!(!sequencer.holds() && !readiness.is_ready());
+    assert!(!sequencer.tenure().holds() && !readiness.is_ready());
     sequencer.release().await;
     assert_eq!(place.holder(), "b", "what is another's is not released");
 }
@@ -216,10 +332,10 @@ async fn a_second_process_of_one_identity_ends_the_first() {
     let (place, readiness) = (Place::start().await, Readiness::new());
     let first = place.acquire("a", &readiness).await;
     let second = place.acquire("a", &Readiness::new()).await;
-    timeout(SOON, first.lost().cancelled())
+    timeout(SOON, first.tenure().lost().cancelled())
         .await
         .expect("it is lost");
-    assert!(second.holds());
+    assert!(second.tenure().holds());
     assert!(second.first_version() > first.first_version());
 }
 
@@ -277,5 +393,5 @@ async fn waiting_ends_with_the_process() {
     };
     let (waited, ()) = tokio::join!(waiting, ends);
     assert!(matches!(waited, Err(Error::Cancelled)));
-    assert!(holder.holds());
+    assert!(holder.tenure().holds());
 }

@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{ClientConfig, client::ResolvesClientCert, crypto::ring, sign::CertifiedKey};
 use sandbox_apiserver::{
     serving::{
@@ -130,6 +130,15 @@ async fn handle(
             say("slow but sure".to_owned())
         }
         "/stall" => std::future::pending().await,
+        "/identify" => {
+            connection.identified();
+            say("hello".to_owned())
+        }
+        "/refuse" => {
+            let mut response = say("too much".to_owned());
+            *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+            response
+        }
         "/panic" => panic!("on purpose"),
         "/close" => {
             let mut response = say("bye".to_owned());
@@ -144,6 +153,10 @@ async fn handle(
                 Some((Ok(Frame::data(Bytes::from(format!("{n}\n")))), n + 1))
             });
             Response::new(StreamBody::new(ticks).boxed_unsync())
+        }
+        "/quiet" => {
+            let nothing = futures::stream::pending();
+            Response::new(StreamBody::new(nothing).boxed_unsync())
         }
         "/endless" => {
             let chunks =
@@ -444,6 +457,143 @@ async fn connections_beyond_the_limit_wait() {
             .expect("there is room now")
             .is_ok()
     );
+}
+
+/// Bounds that are over soon.
+fn hasty() -> ServeOptions {
+    ServeOptions {
+        idle_timeout: Duration::from_millis(100),
+        closing_timeout: Duration::from_millis(100),
+        ..ServeOptions::default()
+    }
+}
+
+/// Waits until the server holds so many connections.
+async fn until_connections(server: &Server, n: u64, why: &str) {
+    let reached = async {
+        while server.counted("connections") != n {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let reached = timeout(SOON, reached).await;
+    reached.unwrap_or_else(|_| panic!("{} connections: {why}", server.counted("connections")));
+}
+
+/// An HTTP/2 client that gives no answer any room, and answers pings.
+async fn without_window(server: &Server) -> hyper::client::conn::http2::SendRequest<Body> {
+    let stream = connect(server.address, server.config("h2")).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(0);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+#[tokio::test]
+async fn who_takes_no_answer_is_let_go() {
+    let server = Server::start(hasty()).await;
+    // Every answer waits for a window: a short one, an endless one, one behind which the connection is to end.
+    for path in ["/", "/endless", "/close"] {
+        let mut client = without_window(&server).await;
+        let _held = client.send_request(get(path)).await.unwrap();
+        until_connections(&server, 0, path).await;
+    }
+    // Every answer waits for somebody to read the socket.
+    for path in ["/", "/endless"] {
+        let stream = connect(server.address, server.config("http/1.1"));
+        let mut stream = stream.await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").repeat(1_000);
+        let asking = async { while stream.write_all(request.as_bytes()).await.is_ok() {} };
+        let let_go = until_connections(&server, 0, path);
+        tokio::select! {
+            () = async { tokio::join!(asking, std::future::pending::<()>()); } => {}
+            () = let_go => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn to_be_asked_to_close_is_no_way_to_stay() {
+    let options = ServeOptions {
+        closing_timeout: Duration::from_millis(100),
+        ..ServeOptions::default()
+    };
+    let server = Server::start(options).await;
+    let mut client = without_window(&server).await;
+    let _held = client.send_request(get("/close")).await.unwrap();
+    until_connections(&server, 0, "after GOAWAY").await;
+}
+
+#[tokio::test]
+async fn a_stalled_answer_ends_no_connection_on_which_another_goes_on() {
+    let server = Server::start(hasty()).await;
+    let mut client = server.http2().await;
+    let _unread = client.send_request(get("/endless")).await.unwrap();
+    let mut watch = client
+        .send_request(get("/watch"))
+        .await
+        .unwrap()
+        .into_body();
+    for _ in 0..60 {
+        assert!(watch.frame().await.unwrap().is_ok());
+    }
+    let slow = client.send_request(get("/slow")).await.unwrap();
+    assert_eq!(text(slow).await, "slow but sure");
+}
+
+#[tokio::test]
+async fn a_watch_on_which_nothing_happens_is_not_idle() {
+    let server = Server::start(hasty()).await;
+    let (mut over_http2, mut over_http1) = (server.http2().await, server.http1().await);
+    let _watches = [
+        over_http2.send_request(get("/quiet")).await.unwrap(),
+        over_http1.send_request(get("/quiet")).await.unwrap(),
+    ];
+    // Several times as long as an idle connection has.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.counted("connections"), 2);
+    assert!(over_http2.send_request(get("/")).await.is_ok());
+}
+
+#[tokio::test]
+async fn one_address_has_so_many_strangers() {
+    let server = Server::start(ServeOptions {
+        max_strangers: 2,
+        ..ServeOptions::default()
+    })
+    .await;
+    let (mut first, _second) = (server.http2().await, server.http1().await);
+    assert!(connect(server.address, server.config("h2")).await.is_err());
+    assert_eq!(server.counted("strangers_refused_total"), 1);
+    // Somebody who is known is no stranger, and makes room for one.
+    first.send_request(get("/identify")).await.unwrap();
+    let mut third = server.http2().await;
+    assert!(third.send_request(get("/")).await.is_ok());
+    assert!(connect(server.address, server.config("h2")).await.is_err());
+    drop(third);
+    until_connections(&server, 2, "one has left").await;
+    assert!(connect(server.address, server.config("h2")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_refused_upload_reads_its_refusal() {
+    let server = Server::start(ServeOptions::default()).await;
+    let stream = connect(server.address, server.config("http/1.1"));
+    let mut stream = stream.await.unwrap();
+    // As most clients do: first send everything, then read.
+    let head = format!(
+        "POST /refuse HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n",
+        8 << 20
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let upload = stream.write_all(&vec![b'x'; 8 << 20]).await;
+    upload.expect("what is not wanted is read all the same");
+    let mut answer = vec![0; 12];
+    timeout(SOON, stream.read_exact(&mut answer))
+        .await
+        .expect("an answer")
+        .unwrap();
+    assert_eq!(answer, b"HTTP/1.1 413");
 }
 
 #[tokio::test]
