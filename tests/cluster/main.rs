@@ -15,6 +15,7 @@ mod etcd;
 mod faults;
 mod freshness;
 mod garbage;
+mod go_client;
 mod harness;
 mod inventory;
 mod kubectl;
