@@ -161,6 +161,22 @@ pub(super) fn value_response(
     )
 }
 
+/// JSON bytes as the answer, in the negotiated serialization.
+pub(super) fn json_response(
+    code: StatusCode,
+    media_type: MediaType,
+    json: Vec<u8>,
+) -> Response<Body> {
+    let bytes = match media_type {
+        MediaType::Json => json,
+        MediaType::Yaml => {
+            let value = serde_json::from_slice(&json).expect("the machinery writes valid JSON");
+            serialize(media_type, &value)
+        }
+    };
+    response(code, media_type.as_str(), Body::whole(bytes))
+}
+
 /// A refusal as the answer.
 pub(super) fn status_response(status: &Status, media_type: MediaType) -> Response<Body> {
     let mut response = value_response(status.code(), media_type, &status.to_json());

@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::{
     faults::{faults_of, judge},
-    get::json_response,
     owners::track,
     request::VerbRequest,
     reserved,
@@ -16,7 +15,7 @@ use crate::{
     admission::Denied,
     apiserver::{
         Body, Create, Created, Definition, Resource, Status, StatusCause,
-        body::value_response,
+        body::{json_response, value_response},
         error::json_type,
         negotiate::{Negotiated, Offer},
         options::{FieldValidation, WriteOptions},

@@ -6,11 +6,15 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{get::json_response, request::VerbRequest};
+use super::request::VerbRequest;
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Dependents, Resource, Status, body::value_response,
-        negotiate::Offer, options::dry_run, query::Query, resource::object_json,
+        Body, Definition, Deleted, Dependents, Resource, Status,
+        body::{json_response, value_response},
+        negotiate::Offer,
+        options::dry_run,
+        query::Query,
+        resource::object_json,
     },
     store::{Stored, Value as _},
 };

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use http::{Response, StatusCode};
 
-use super::{delete::DeleteOptions, get::json_response, list::matches, request::VerbRequest};
+use super::{delete::DeleteOptions, list::matches, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Deleted, Resource, Status,
+        body::json_response,
         form::{Form, ListEnd},
         negotiate::{Offer, Shape},
         options::ListOptions,

@@ -5,11 +5,7 @@ use http::{Response, StatusCode};
 use super::request::{VerbRequest, reach};
 use crate::{
     apiserver::{
-        Body, Resource, Status,
-        body::{response, serialize},
-        form::Form,
-        negotiate::{MediaType, Offer},
-        options::Version,
+        Body, Resource, Status, body::json_response, form::Form, negotiate::Offer, options::Version,
     },
     meta::UnixTime,
 };
@@ -38,20 +34,4 @@ pub(super) async fn get<R: Resource>(
         &mut out,
     );
     Ok(json_response(StatusCode::OK, negotiated.media_type, out))
-}
-
-/// JSON bytes as the answer, in the negotiated serialization.
-pub(super) fn json_response(
-    code: StatusCode,
-    media_type: MediaType,
-    json: Vec<u8>,
-) -> Response<Body> {
-    let bytes = match media_type {
-        MediaType::Json => json,
-        MediaType::Yaml => {
-            let value = serde_json::from_slice(&json).expect("the machinery writes valid JSON");
-            serialize(media_type, &value)
-        }
-    };
-    response(code, media_type.as_str(), Body::whole(bytes))
 }

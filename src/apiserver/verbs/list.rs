@@ -5,13 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{
-    get::json_response,
-    request::{VerbRequest, reach},
-};
+use super::request::{VerbRequest, reach};
 use crate::{
     apiserver::{
         Body, Resource, Status,
+        body::json_response,
         body::{Interrupted, STREAMED_FROM, response},
         form::{Form, ListEnd},
         negotiate::{MediaType, Offer},

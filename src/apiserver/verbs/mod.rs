@@ -4,6 +4,7 @@ mod apply;
 mod create;
 mod delete;
 mod deletecollection;
+mod dispatch;
 mod faults;
 mod get;
 mod list;
@@ -15,4 +16,5 @@ mod subresource;
 mod update;
 mod watch;
 
-pub(super) use request::{Endpoint, Served, VerbRequest};
+pub(super) use dispatch::{Endpoint, Served};
+pub(super) use request::VerbRequest;

@@ -1,24 +1,22 @@
-//! A routed request, and its way to the verb.
+//! A routed request, as the verbs get it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use http::{HeaderMap, Response};
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use super::{create, delete, deletecollection, get, list, patch, subresource, update, watch};
 use crate::{
     admission::Namespaces,
     apiserver::{
-        ApiMetrics, Body, Context, Definition, Resource, Status,
+        ApiMetrics, Context, Definition, Status,
         access::Access,
         negotiate::{IncludeObject, Negotiated, Offer, Shape, negotiate},
         query::Query,
         route::ResourceRequest,
     },
     meta::{ResourceVersion, is_dns1123_label},
-    schema::{Decoded, Verb, decode_json, decode_yaml},
+    schema::{Decoded, decode_json, decode_yaml},
     store::{Key, Scope, Store, Value},
 };
 
@@ -41,68 +39,6 @@ pub(in crate::apiserver) struct VerbRequest {
     pub(in crate::apiserver) counters: ApiMetrics,
     /// Cancelled when streams are to end.
     pub(in crate::apiserver) shutdown: CancellationToken,
-}
-
-/// A resource whose types are forgotten, as the router keeps it.
-pub(in crate::apiserver) trait Endpoint: Send + Sync {
-    fn definition(&self) -> &Definition;
-    fn serve<'a>(
-        &'a self,
-        request: &'a VerbRequest,
-    ) -> BoxFuture<'a, Result<Response<Body>, Status>>;
-}
-
-/// A resource that is served.
-pub(in crate::apiserver) struct Served<R>(pub(in crate::apiserver) Arc<R>);
-
-impl<R: Resource> Endpoint for Served<R> {
-    fn definition(&self) -> &Definition {
-        self.0.definition()
-    }
-
-    fn serve<'a>(
-        &'a self,
-        request: &'a VerbRequest,
-    ) -> BoxFuture<'a, Result<Response<Body>, Status>> {
-        Box::pin(self.dispatch(request))
-    }
-}
-
-impl<R: Resource> Served<R> {
-    async fn dispatch(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
-        let definition = self.0.definition();
-        let target = &request.target;
-        let not_allowed = || Err(Status::method_not_allowed(definition, target.verb.as_str()));
-        if target.is_of_status() && definition.status {
-            return match target.verb {
-                Verb::Get => get::get(self.0.as_ref(), request).await,
-                Verb::Update => update::update(&self.0, request).await,
-                Verb::Patch => patch::patch(&self.0, request).await,
-                _ => not_allowed(),
-            };
-        }
-        if !target.subresource.is_empty() {
-            let known = definition.action(request.version, &target.subresource);
-            let subresource = known.ok_or_else(Status::resource_not_found)?;
-            return match target.verb {
-                Verb::Create => subresource::invoke(&self.0, request, subresource).await,
-                _ => not_allowed(),
-            };
-        }
-        if !definition.supports(target.verb.as_str()) || !target.is_addressed() {
-            return not_allowed();
-        }
-        match target.verb {
-            Verb::Get => get::get(self.0.as_ref(), request).await,
-            Verb::List => list::list(&self.0, request).await,
-            Verb::Watch => watch::watch(&self.0, request),
-            Verb::Create => create::create(&self.0, request).await,
-            Verb::Delete => delete::delete(&self.0, request).await,
-            Verb::DeleteCollection => deletecollection::delete_collection(&self.0, request).await,
-            Verb::Update => update::update(&self.0, request).await,
-            Verb::Patch => patch::patch(&self.0, request).await,
-        }
-    }
 }
 
 impl VerbRequest {

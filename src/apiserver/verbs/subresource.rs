@@ -5,11 +5,11 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{create::refuse, faults::judge, get::json_response, request::VerbRequest};
+use super::{create::refuse, faults::judge, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Invoke, Invoked, Resource, Status, StatusCause,
-        body::value_response,
+        body::{json_response, value_response},
         negotiate::Offer,
         options::{FieldValidation, WriteOptions},
         resource::object_json,

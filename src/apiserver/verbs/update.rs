@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{
     create::{SERVER_METADATA, check_type, namespace_mismatch},
     faults::{faults_of, judge},
-    get::json_response,
     owners::track,
     request::VerbRequest,
     reserved,
@@ -16,7 +15,7 @@ use super::{
 use crate::{
     apiserver::{
         Body, Definition, NotUpdated, Resource, Status, StatusCause, Update,
-        body::value_response,
+        body::{json_response, value_response},
         negotiate::{Negotiated, Offer},
         options::WriteOptions,
         resource::{PREFERRED, object_json},

@@ -1,0 +1,77 @@
+//! The way of a request to its verb.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::Response;
+
+use super::{
+    create, delete, deletecollection, get, list, patch, request::VerbRequest, subresource, update,
+    watch,
+};
+use crate::{
+    apiserver::{Body, Definition, Resource, Status},
+    schema::Verb,
+};
+
+/// A resource whose types are forgotten, as the router keeps it.
+pub(in crate::apiserver) trait Endpoint: Send + Sync {
+    fn definition(&self) -> &Definition;
+    fn serve<'a>(
+        &'a self,
+        request: &'a VerbRequest,
+    ) -> BoxFuture<'a, Result<Response<Body>, Status>>;
+}
+
+/// A resource that is served.
+pub(in crate::apiserver) struct Served<R>(pub(in crate::apiserver) Arc<R>);
+
+impl<R: Resource> Endpoint for Served<R> {
+    fn definition(&self) -> &Definition {
+        self.0.definition()
+    }
+
+    fn serve<'a>(
+        &'a self,
+        request: &'a VerbRequest,
+    ) -> BoxFuture<'a, Result<Response<Body>, Status>> {
+        Box::pin(self.dispatch(request))
+    }
+}
+
+impl<R: Resource> Served<R> {
+    async fn dispatch(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
+        let definition = self.0.definition();
+        let target = &request.target;
+        let not_allowed = || Err(Status::method_not_allowed(definition, target.verb.as_str()));
+        if target.is_of_status() && definition.status {
+            return match target.verb {
+                Verb::Get => get::get(self.0.as_ref(), request).await,
+                Verb::Update => update::update(&self.0, request).await,
+                Verb::Patch => patch::patch(&self.0, request).await,
+                _ => not_allowed(),
+            };
+        }
+        if !target.subresource.is_empty() {
+            let known = definition.action(request.version, &target.subresource);
+            let subresource = known.ok_or_else(Status::resource_not_found)?;
+            return match target.verb {
+                Verb::Create => subresource::invoke(&self.0, request, subresource).await,
+                _ => not_allowed(),
+            };
+        }
+        if !definition.supports(target.verb.as_str()) || !target.is_addressed() {
+            return not_allowed();
+        }
+        match target.verb {
+            Verb::Get => get::get(self.0.as_ref(), request).await,
+            Verb::List => list::list(&self.0, request).await,
+            Verb::Watch => watch::watch(&self.0, request),
+            Verb::Create => create::create(&self.0, request).await,
+            Verb::Delete => delete::delete(&self.0, request).await,
+            Verb::DeleteCollection => deletecollection::delete_collection(&self.0, request).await,
+            Verb::Update => update::update(&self.0, request).await,
+            Verb::Patch => patch::patch(&self.0, request).await,
+        }
+    }
+}
