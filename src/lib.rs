@@ -20,7 +20,7 @@
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |
 //! | `admission` | what every write must pass beside its own validation: the namespace's life | `meta` |
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
-//! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` |
+//! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` `sandboxd` |
 //! | `inventory` | NodeInventory watch, live feeds and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` `feed` |
 //! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent | `api` `meta` `sandboxd` `feed` `serving` `auth` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |

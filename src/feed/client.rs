@@ -1,6 +1,6 @@
 //! The server's end: a connection to an agent, its feed, and the user parts that are stored there.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -17,7 +17,10 @@ use super::{
     pin,
     wire::{Message, Part},
 };
-use crate::api::{ClaimId, NodeAddress, UserPart};
+use crate::{
+    api::{ClaimId, NodeAddress, UserPart},
+    sandboxd::dial,
+};
 
 /// How long a connection may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
@@ -25,9 +28,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A feed that says nothing for so long is over. The agent says something every three seconds.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Sandboxes, and bytes of them, in one snapshot.
+/// Sandboxes, and bytes of them, that one feed may tell of, in its snapshot and afterwards.
 const MAX_SANDBOXES: usize = 100_000;
-const MAX_SNAPSHOT: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 /// Bytes of an answer that are read when it is a refusal.
 const MAX_REFUSAL: usize = 4 << 10;
 const WINDOW: u32 = 1 << 20;
@@ -70,7 +73,7 @@ enum Stage {
     /// The snapshot comes.
     Told(Telling),
     /// Changes come; the last was `seq`.
-    Following { seq: u64 },
+    Following { seq: u64, tally: Tally },
 }
 
 #[derive(Default)]
@@ -78,6 +81,14 @@ struct Telling {
     epoch: u64,
     sandboxes: Vec<Sandbox>,
     node: NodeState,
+    tally: Tally,
+}
+
+/// The sandboxes that the agent told of and did not take back, for the listener keeps as many.
+#[derive(Default)]
+struct Tally {
+    /// The length of the longest line about each: one without the user's part takes back nothing.
+    by_claim: HashMap<ClaimId, usize>,
     bytes: usize,
 }
 
@@ -116,11 +127,7 @@ impl Agent {
     }
 
     async fn tls(&self) -> Result<TlsStream<TcpStream>> {
-        let address = (self.address.host(), self.address.port());
-        let stream = TcpStream::connect(address)
-            .await
-            .map_err(Error::Unreachable)?;
-        stream.set_nodelay(true).map_err(Error::Unreachable)?;
+        let stream = dial(&self.address).await.map_err(Error::Unreachable)?;
         let connector = TlsConnector::from(Arc::new(pin::client_config(self.pin)));
         let name = ServerName::try_from(self.address.host().to_owned())
             .map_err(|error| Error::Unreachable(std::io::Error::other(error)))?;
@@ -248,7 +255,8 @@ impl Stage {
                     return Err(malformed("a snapshot of another size than its end says"));
                 }
                 let told = std::mem::take(telling);
-                *self = Self::Following { seq };
+                let tally = told.tally;
+                *self = Self::Following { seq, tally };
                 Ok(Some(Event::Snapshot {
                     epoch: told.epoch,
                     sandboxes: told.sandboxes,
@@ -258,17 +266,24 @@ impl Stage {
             (Self::Told(_), Message::Heartbeat { daemon_answers, .. }) => {
                 Ok(Some(Event::Heartbeat { daemon_answers }))
             }
-            (Self::Following { seq }, Message::Change { seq: found, part }) => {
-                in_order(*seq + 1, found)?;
+            (Self::Following { seq, tally }, Message::Change { seq: found, part }) => {
+                in_order(seq.wrapping_add(1), found)?;
                 *seq = found;
+                tally.take(&part, length)?;
                 Ok(Some(match part {
+                    Part::Sandbox(sandbox) if sandbox.row_repeats => {
+                        let Some(user) = sandbox.user else {
+                            return Ok(None);
+                        };
+                        Event::User(sandbox.row.id, Box::new(user))
+                    }
                     Part::Sandbox(sandbox) => Event::Sandbox(sandbox),
                     Part::Removed(id) => Event::Removed(id),
                     Part::Node(node) => Event::Node(node),
                 }))
             }
             (
-                Self::Following { seq },
+                Self::Following { seq, .. },
                 Message::Heartbeat {
                     seq: found,
                     daemon_answers,
@@ -284,16 +299,35 @@ impl Stage {
 
 impl Telling {
     fn take(&mut self, part: Part, length: usize) -> Result<()> {
-        self.bytes += length;
-        if self.bytes > MAX_SNAPSHOT || self.sandboxes.len() >= MAX_SANDBOXES {
-            return Err(malformed("a snapshot too large"));
-        }
+        self.tally.take(&part, length)?;
         match part {
+            Part::Sandbox(_) if self.tally.by_claim.len() == self.sandboxes.len() => {
+                return Err(malformed("a sandbox twice in a snapshot"));
+            }
             Part::Sandbox(sandbox) => self.sandboxes.push(*sandbox),
             Part::Node(node) => self.node = node,
             Part::Removed(_) => return Err(malformed("a removal in a snapshot")),
         }
         Ok(())
+    }
+}
+
+impl Tally {
+    fn take(&mut self, part: &Part, length: usize) -> Result<()> {
+        match part {
+            Part::Sandbox(sandbox) => {
+                let longest = self.by_claim.entry(sandbox.row.id.clone()).or_default();
+                let more = length.saturating_sub(*longest);
+                *longest += more;
+                self.bytes += more;
+            }
+            Part::Removed(id) => self.bytes -= self.by_claim.remove(id).unwrap_or(0),
+            Part::Node(_) => {}
+        }
+        match self.by_claim.len() <= MAX_SANDBOXES && self.bytes <= MAX_BYTES {
+            true => Ok(()),
+            false => Err(malformed("more than a node may have")),
+        }
     }
 }
 
@@ -386,6 +420,66 @@ mod tests {
         ends_with(&[HELLO, END, beat], "change 9 came where 5 was due");
     }
 
+    fn mk_change(seq: u64, id: &str, more: &str) -> String {
+        format!(
+            r#"{{"change":{{"seq":{seq},"part":{{"sandbox":{{"row":{{"id":"{id}","pool":{{"template":"t"}}}}{more}}}}}}}}}"#
+        )
+    }
+
+    #[test]
+    fn what_is_told_after_the_snapshot_is_bounded_too() {
+        let step = |stage: &mut Stage, line: &str, length| {
+            stage.step(Message::decode(line.as_bytes()).unwrap(), length)
+        };
+        let following = || {
+            let mut stage = Stage::Silent;
+            step(&mut stage, HELLO, 0).unwrap();
+            step(&mut stage, END, 0).unwrap();
+            stage
+        };
+        // New sandboxes, each with as much of its user as a line holds.
+        let (mut stage, mut seq, line) = (following(), 5, 2 << 20);
+        let last = loop {
+            seq += 1;
+            assert!(seq < 1_000, "never over");
+            let change = mk_change(seq, &format!("sb_{seq}"), "");
+            if let Err(error) = step(&mut stage, &change, line) {
+                break error.to_string();
+            }
+        };
+        assert!(last.contains("more than a node may have"), "{last}");
+        assert_eq!(seq, 5 + 128 + 1);
+        // New sandboxes without anything.
+        let (mut stage, mut seq) = (following(), 5);
+        while step(&mut stage, &mk_change(seq + 1, &format!("sb_{seq}"), ""), 9).is_ok() {
+            seq += 1;
+        }
+        assert_eq!(seq, 5 + 100_000);
+        // The same ones again and again, and those that go, take no more room.
+        let mut stage = following();
+        for seq in 6..1_000 {
+            let change = mk_change(seq, &format!("sb_{}", seq % 4), "");
+            let gone = format!(r#"{{"change":{{"seq":{seq},"part":{{"removed":"sb_3"}}}}}}"#);
+            let change = if seq % 5 == 0 { &gone } else { &change };
+            step(&mut stage, change, line).unwrap();
+        }
+        let Stage::Following { tally, .. } = &stage else {
+            panic!("it follows");
+        };
+        assert_eq!(tally.bytes, tally.by_claim.values().sum::<usize>());
+    }
+
+    #[test]
+    fn a_row_that_is_repeated_is_no_news() {
+        let user = mk_change(6, "sb_1", r#","user":{"generation":2},"rowRepeats":true"#);
+        let none = mk_change(7, "sb_1", r#","rowRepeats":true"#);
+        let both = mk_change(8, "sb_1", r#","user":{"generation":2}"#);
+        let shown = events(&[HELLO, END, &user, &none, &both]);
+        assert!(shown[1].starts_with(r#"User(ClaimId("sb_1")"#), "{shown:?}");
+        assert!(shown[2].starts_with("Sandbox("), "{shown:?}");
+        assert_eq!(shown.len(), 3);
+    }
+
     #[test]
     fn lines_out_of_their_place_end_the_feed() {
         ends_with(&[SIX], "out of its place");
@@ -393,5 +487,7 @@ mod tests {
         ends_with(&[HELLO, END, HELLO], "out of its place");
         ends_with(&[HELLO, r#"{"part":{"removed":"sb_1"}}"#], "a removal");
         ends_with(&[HELLO, &END.replace(":0", ":1")], "another size");
+        let twice = r#"{"part":{"sandbox":{"row":{"id":"sb_1","pool":{"template":"t"}}}}}"#;
+        ends_with(&[HELLO, twice, twice], "twice");
     }
 }

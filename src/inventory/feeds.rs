@@ -8,18 +8,26 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, sleep_until},
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{answers, daemons::Daemons, rejection::Rejections};
 use crate::{
     api::{ClaimId, NodeName, UserPart},
-    feed::{self, Agent, Backoff, Event, NodeState, Objects, State},
+    feed::{self, Agent, Backoff, Event, Listening, NodeState, Objects, State},
     fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row},
     sandboxd::SandboxRow,
 };
 
 /// A node whose first snapshot takes longer is read directly.
 const FIRST_SNAPSHOT_WITHIN: Duration = Duration::from_secs(2);
+/// How long direct reads give way to a snapshot that is asked for again: a slow daemon has time for two looks.
+const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
+/// Pause before that, longer than the time between two tries of a direct read that gave way.
+const SNAPSHOTS_APART: Duration = Duration::from_secs(2);
 /// Pause while a direct read of the node is under way, which may have begun before the feed.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 /// How long an agent may take to store a user part.
@@ -56,8 +64,7 @@ struct Followed {
     agent: Agent,
     /// Until when a direct read waits for the first snapshot.
     awaited_until: Option<Instant>,
-    /// Aborted on drop.
-    _task: JoinSet<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 /// What becomes of a feed.
@@ -156,8 +163,11 @@ impl Feeds {
             self.by_node.remove(node);
             return;
         };
-        let known = self.by_node.get(node).map(|followed| &followed.agent);
-        if known.is_some_and(|known| known.address == agent.address && known.pin == agent.pin) {
+        if self
+            .by_node
+            .get(node)
+            .is_some_and(|known| known.is_of(&agent))
+        {
             return;
         }
         let task = FeedTask {
@@ -166,14 +176,24 @@ impl Feeds {
             agent: agent.clone(),
             news_tx: self.news_tx.clone(),
         };
-        let mut tasks = JoinSet::new();
-        tasks.spawn(task.run());
         let followed = Followed {
             agent,
             awaited_until: Some(Instant::now() + FIRST_SNAPSHOT_WITHIN),
-            _task: tasks,
+            task: AbortOnDropHandle::new(tokio::spawn(task.run())),
         };
         self.by_node.insert(node.clone(), followed);
+    }
+
+    /// Follows again what a panic made an end of. To be called about once a second.
+    pub(super) fn restart(&mut self, daemons: &Arc<Daemons>) {
+        let ended = self.by_node.iter().filter(|(_, f)| f.task.is_finished());
+        let ended: Vec<_> = ended
+            .map(|(node, followed)| (node.clone(), followed.agent.clone()))
+            .collect();
+        for (node, agent) in ended {
+            tracing::error!(%node, "following its agent panicked: beginning again");
+            self.follow(daemons, &node, Some(agent));
+        }
     }
 
     /// Whether the node's first snapshot may still come in time to make a direct read needless.
@@ -194,6 +214,14 @@ impl Feeds {
         let late = |followed: &Followed| followed.awaited_until.is_some_and(|until| until <= now);
         let overdue = self.by_node.iter().filter(|(_, followed)| late(followed));
         overdue.map(|(node, _)| node.clone()).collect()
+    }
+}
+
+impl Followed {
+    /// Whether `agent` is followed already.
+    fn is_of(&self, agent: &Agent) -> bool {
+        let known = &self.agent;
+        known.address == agent.address && known.pin == agent.pin && !self.task.is_finished()
     }
 }
 
@@ -233,37 +261,55 @@ impl FeedTask {
         told: &mut Option<News>,
     ) -> feed::Result<Infallible> {
         let connection = self.agent.connect().await?;
+        let mut patience = FIRST_SNAPSHOT_WITHIN;
         loop {
             let mut reading = Some(self.begin_read().await);
             let mut feed = connection.listen().await?;
-            let snapshot = loop {
-                match feed.next().await? {
-                    Event::Snapshot {
-                        sandboxes, node, ..
-                    } => break (sandboxes, node),
-                    event => {
-                        // While the agent waits for its daemon, others may try to read it.
-                        if matches!(
-                            event,
-                            Event::Heartbeat {
-                                daemon_answers: false
-                            }
-                        ) {
-                            reading = None;
-                        }
-                        self.take(event);
-                    }
-                }
-            };
+            let until = tokio::time::Instant::now() + patience;
+            let (sandboxes, node) = self.first_snapshot(&mut feed, &mut reading, until).await?;
             // What was done here since the reading was given up may be newer than the snapshot: ask for another one.
-            let Some(reading) = reading else { continue };
+            let Some(reading) = reading else {
+                drop(feed);
+                patience = SNAPSHOT_WITHIN;
+                sleep(SNAPSHOTS_APART).await;
+                continue;
+            };
             let _live = self.daemons.feeds.enter(&self.node, connection.objects());
-            self.take_all(reading, snapshot.0, &snapshot.1);
+            self.take_all(reading, sandboxes, &node);
             backoff.reset();
             self.tell(told, News::Live).await;
             loop {
                 self.take(feed.next().await?);
             }
+        }
+    }
+
+    /// Waits for the snapshot. `reading` is given up when it does not come by `until`, or the agent itself waits for its
+    /// daemon: then others may try to read the node.
+    async fn first_snapshot(
+        &self,
+        feed: &mut Listening,
+        reading: &mut Option<ReadGuard<'_>>,
+        until: tokio::time::Instant,
+    ) -> feed::Result<(Vec<feed::Sandbox>, NodeState)> {
+        loop {
+            let event = tokio::select! {
+                event = feed.next() => event?,
+                () = sleep_until(until), if reading.is_some() => {
+                    *reading = None;
+                    continue;
+                }
+            };
+            match event {
+                Event::Snapshot {
+                    sandboxes, node, ..
+                } => return Ok((sandboxes, node)),
+                Event::Heartbeat {
+                    daemon_answers: false,
+                } => *reading = None,
+                _ => {}
+            }
+            self.take(event);
         }
     }
 
@@ -287,7 +333,7 @@ impl FeedTask {
         let (mut rows, mut users) = (Vec::with_capacity(sandboxes.len()), Vec::new());
         for sandbox in sandboxes {
             if let Some(user) = sandbox.user {
-                users.push((sandbox.row.id.clone(), Arc::new(user)));
+                users.push((sandbox.row.id.clone(), taken(user)));
             }
             rows.push(self.row(sandbox.row));
         }
@@ -306,9 +352,12 @@ impl FeedTask {
                 let claim = sandbox.row.id.clone();
                 fleet.observe(&self.node, &self.row(sandbox.row), now);
                 if let Some(user) = sandbox.user {
-                    fleet.restore_user(&self.node, &claim, &Arc::new(user));
+                    fleet.restore_user(&self.node, &claim, &taken(user));
                 }
                 fleet.heard(&self.node, now);
+            }
+            Event::User(claim, user) => {
+                fleet.restore_user(&self.node, &claim, &taken(*user));
             }
             // What we released is gone already, and is to stay dead for good.
             Event::Removed(claim) if fleet.by_claim(&self.node, &claim).is_none() => {
@@ -364,6 +413,12 @@ impl FeedTask {
     }
 }
 
+/// A user part as the index takes it: whatever an agent says, the server's own keys are the server's to set.
+fn taken(mut user: UserPart) -> Arc<UserPart> {
+    user.drop_reserved();
+    Arc::new(user)
+}
+
 fn pools(node: &NodeState) -> Vec<Pool> {
     let pools = node.pools.iter().map(|pool| Pool {
         key: pool.key.clone(),
@@ -371,4 +426,66 @@ fn pools(node: &NodeState) -> Vec<Pool> {
         target: pool.target,
     });
     answers::sound(pools)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        api::Token,
+        feed::Credential,
+        fleet::HealthLimits,
+        inventory::{InventoryMetrics, Options},
+        meta::ResourceVersion,
+        sandboxd::{Client, ClientOptions, TokenSource},
+        store::Limits,
+    };
+
+    fn mk_daemons() -> Arc<Daemons> {
+        let start = ResourceVersion::first_of_epoch(1).unwrap();
+        let fleet = Fleet::new(start, Limits::default(), HealthLimits::default());
+        let client = Client::new(ClientOptions {
+            token: TokenSource::Fixed(Token::from("t".to_owned())),
+            ca_file: None,
+        });
+        Arc::new(Daemons::new(
+            Arc::new(fleet),
+            client.unwrap(),
+            Options::default(),
+            InventoryMetrics::default(),
+        ))
+    }
+
+    fn mk_agent() -> Agent {
+        Agent {
+            address: "https://127.0.0.1:1".parse().unwrap(),
+            pin: "0".repeat(64).parse().unwrap(),
+            credential: Credential::Fixed(Token::from("t".to_owned())),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_agent_is_followed_again_after_a_panic() {
+        let (daemons, node, mut feeds) = (mk_daemons(), NodeName::from("n1"), Feeds::new());
+        feeds.follow(&daemons, &node, Some(mk_agent()));
+        feeds.settled(&node);
+        feeds.restart(&daemons);
+        assert!(!feeds.is_awaited(&node), "what goes on is left alone");
+        let panics = tokio::spawn(async { panic!("on purpose") });
+        let followed = feeds.by_node.get_mut(&node).unwrap();
+        followed.task = AbortOnDropHandle::new(panics);
+        while !feeds.by_node[&node].task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        feeds.restart(&daemons);
+        assert!(feeds.is_awaited(&node) && !feeds.by_node[&node].task.is_finished());
+    }
+
+    #[test]
+    fn an_agent_cannot_set_the_servers_own_keys() {
+        let mut user = UserPart::default();
+        let keys = [crate::api::labels::TOKEN, "team"];
+        user.annotations = keys.map(|key| (key.into(), "x".into())).into();
+        assert!(taken(user).annotations.keys().eq(["team"]));
+    }
 }

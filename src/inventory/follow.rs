@@ -164,6 +164,7 @@ impl Follower {
                 self.probe(node);
             }
         }
+        self.feeds.restart(&self.daemons);
         for node in self.feeds.overdue(now.instant) {
             self.feed_news(&node, News::Lost);
         }

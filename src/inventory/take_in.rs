@@ -71,7 +71,7 @@ impl Follower {
         let now = Now::read();
         let agent = content.agent.clone();
         let (since, is_news) = self.note(&node, &content, now);
-        let address = self.judge(&node, content.address.clone());
+        let address = self.address_of(&node, content.address.clone());
         let report = Report {
             address,
             ..content.into_report(since)
@@ -137,11 +137,14 @@ impl Follower {
                     credential,
                 })
             });
+        let was_awaited = self.feeds.is_awaited(node);
         self.feeds.follow(&self.daemons, node, agent);
         // A first snapshot answers what a direct read would, and the start waits for either.
-        if self.feeds.is_awaited(node)
-            && let Phase::Starting { unread, .. } = &mut self.phase
-        {
+        if !self.feeds.is_awaited(node) {
+            if was_awaited {
+                self.want_read(node, None);
+            }
+        } else if let Phase::Starting { unread, .. } = &mut self.phase {
             unread.insert(node.clone());
         }
     }
@@ -230,7 +233,7 @@ impl Follower {
         let daemons = self.daemons.clone();
         daemons.fleet.set_cordoned(name, self.is_cordoned(name));
         let known = daemons.fleet.address(name);
-        let address = self.judge(name, published);
+        let address = self.address_of(name, published);
         if address.is_none() || address == known {
             return;
         }
@@ -250,6 +253,27 @@ impl Follower {
 
     fn is_cordoned(&self, name: &NodeName) -> bool {
         self.nodes.get(name).is_some_and(|node| node.cordoned)
+    }
+
+    /// Where the node's daemon is by what was published; `None` when that is no address for our token.
+    ///
+    /// Then the one that is known stays, unless it is the node's no more: whoever has it by now must not be shown the token.
+    fn address_of(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {
+        let address = self.judge(name, published);
+        if address.is_none()
+            && self.nodes_listed
+            && let Some(known) = self.daemons.fleet.address(name)
+        {
+            let (networks, node) = (
+                &self.daemons.options.node_address_cidrs,
+                self.nodes.get(name),
+            );
+            if address::judge_known(&known, networks, node).is_err() {
+                tracing::warn!(node = %name, address = %known, "the node has left its address: nothing is sent there");
+                self.daemons.fleet.withdraw_address(name);
+            }
+        }
+        address
     }
 
     fn judge(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {
