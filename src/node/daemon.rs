@@ -132,23 +132,16 @@ fn row(row: SandboxRow) -> Row {
     }
 }
 
-/// A node that is full has nothing warm, whatever its pools hold.
 fn node_state(info: Info) -> NodeState {
-    let is_full = info.at_capacity;
-    let mut pools: Vec<Pool> = info
-        .pools
-        .into_iter()
-        .map(|pool| Pool {
-            key: pool.key,
-            warm: if is_full { 0 } else { pool.warm },
-            target: pool.target,
-        })
-        .collect();
+    let draining = info.draining;
+    let pools = info.into_pools().into_iter().map(|pool| Pool {
+        key: pool.key,
+        warm: pool.warm,
+        target: pool.target,
+    });
+    let mut pools: Vec<_> = pools.collect();
     pools.sort_by(|one, other| one.key.cmp(&other.key));
-    NodeState {
-        pools,
-        draining: info.draining,
-    }
+    NodeState { pools, draining }
 }
 
 #[cfg(test)]

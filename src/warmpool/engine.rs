@@ -140,27 +140,35 @@ impl Engine {
         };
         self.metrics.called(kind, answer.is_ok());
         let now = Now::read();
+        // What a daemon says that the node has left meanwhile says nothing of the node.
+        let is_there = self.fleet.address(&call.node).as_ref() == Some(&call.address);
         match answer {
             Ok(info) => {
-                let pools = info.pools.iter().map(|pool| Pool {
-                    key: pool.key.clone(),
+                // Whatever it has: also a pool that is not fit for the index may be somebody's.
+                let has = info.pools.iter();
+                let has = has.map(|pool| (pool.key.clone(), pool.target)).collect();
+                let draining = info.draining;
+                let pools = info.into_pools().into_iter().map(|pool| Pool {
+                    key: pool.key,
                     warm: pool.warm,
                     target: pool.target,
                 });
                 let pools: Vec<_> = pools.collect();
-                self.fleet.informed(&call.node, &pools, info.draining, now);
-                let has = pools.into_iter().map(|pool| (pool.key, pool.target));
-                self.ledger.answered(&call.node, has.collect(), now.instant);
+                if is_there {
+                    self.fleet.informed(&call.node, &pools, draining, now);
+                }
+                self.ledger.answered(&call, has, now.instant);
             }
             Err(error) => {
                 tracing::info!(node = %call.node, call = kind, error = &error as &dyn std::error::Error, "a call about pools failed");
-                if matches!(
+                let is_silent = matches!(
                     error,
                     sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_)
-                ) {
+                );
+                if is_there && is_silent {
                     self.fleet.suspect(&call.node, now);
                 }
-                self.ledger.failed(&call.node, &error, now.instant);
+                self.ledger.failed(&call, &error, now.instant);
             }
         }
     }

@@ -195,8 +195,8 @@ impl Ledger {
     }
 
     /// A node answered with what it has.
-    pub(super) fn answered(&mut self, node: &NodeName, has: Targets, now: Instant) {
-        let written = self.written.get(node);
+    pub(super) fn answered(&mut self, call: &Call, has: Targets, now: Instant) {
+        let written = self.written.get(&call.node);
         let foreign = has
             .keys()
             .any(|key| !written.is_some_and(|written| written.contains(key)));
@@ -204,18 +204,28 @@ impl Ledger {
             true => Stage::Foreign(has),
             false => Stage::Driven(has),
         };
-        self.n_calls -= 1;
-        if let Some(member) = self.members.get_mut(node) {
+        if let Some(member) = self.end(call) {
             member.answered(stage, now);
         }
     }
 
     /// A call failed.
-    pub(super) fn failed(&mut self, node: &NodeName, error: &sandboxd::Error, now: Instant) {
-        self.n_calls -= 1;
-        if let Some(member) = self.members.get_mut(node) {
+    pub(super) fn failed(&mut self, call: &Call, error: &sandboxd::Error, now: Instant) {
+        if let Some(member) = self.end(call) {
             member.failed(error, now);
         }
+    }
+
+    /// Ends a call. Gives the member that its outcome is about: none when its daemon is elsewhere by now, for then the
+    /// outcome says nothing of the one that is there.
+    fn end(&mut self, call: &Call) -> Option<&mut Member> {
+        self.n_calls -= 1;
+        let member = self.members.get_mut(&call.node)?;
+        if member.address.as_ref() != Some(&call.address) {
+            member.under_way = None;
+            return None;
+        }
+        Some(member)
     }
 
     /// How many more VMs of each key may be asked for: what is wanted, less what nodes may have. `None` while a node that is

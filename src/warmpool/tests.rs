@@ -9,20 +9,23 @@ use std::{
 use super::{
     WarmPoolMetrics,
     engine::{Engine, Intent},
-    ledger::{Ledger, Written},
-    plan::Demand,
+    ledger::{Ask, Ledger, Stage, Written},
+    plan::{Demand, Targets},
 };
 use crate::{
     api::{NodeAddress, NodeInventory, PoolKey, Token},
-    fleet::{Fleet, HealthLimits, Now, Pool, Report},
+    fleet::{Fleet, Health, HealthLimits, NodeState, Now, Pool, Report},
     meta::{ResourceVersion, UnixTime},
     sandboxd::{Client, ClientOptions, TokenSource},
-    sim::{self, Fault, FaultKind, Handle},
+    sim::{self, Fault, FaultKind, Handle, Planted},
     store::Limits,
 };
 
 /// Generous: other builds may share the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Claims that a node takes.
+const MAX_CLAIMS: usize = 16;
 
 struct Bench {
     sim: sim::Fleet,
@@ -66,6 +69,7 @@ impl Bench {
             nodes,
             pools: pools.iter().map(|template| mk_key(template)).collect(),
             warm: 2,
+            max_claims: MAX_CLAIMS,
             latency: sim::Latency {
                 refill: Duration::from_millis(20),
                 ..sim::Latency::default()
@@ -402,4 +406,53 @@ async fn a_pool_that_a_node_refuses_does_not_keep_others_from_it() {
     bench.want(&[mk_demand("a", 4), mk_demand("b", 4)]);
     bench.until("b", &[2, 2]).await;
     bench.until("a", &[0, 4]).await;
+}
+
+#[tokio::test]
+async fn a_full_node_is_filled_and_counts_as_having_nothing_warm() {
+    let mut bench = Bench::new(2, &[]).await;
+    while bench.node(0).claimed() < MAX_CLAIMS {
+        bench.node(0).plant(Planted::new("default/x", mk_key("a")));
+    }
+    bench.want(&[mk_demand("a", 8)]);
+    bench.until("a", &[4, 4]).await;
+    let warm = |bench: &Bench| {
+        let nodes = bench.fleet.nodes();
+        [0, 1].map(|n| nodes[n].pools.first().map(|pool| pool.warm))
+    };
+    let begun = Instant::now();
+    while warm(&bench)[1] != Some(4) && begun.elapsed() < PATIENCE {
+        bench.turn().await;
+    }
+    assert_eq!(warm(&bench), [Some(0), Some(4)]);
+}
+
+#[test]
+fn what_a_daemon_said_that_the_node_has_left_is_not_the_nodes() {
+    let (mut ledger, now) = (Ledger::new(Written::new(), false), Instant::now());
+    let at = |address: &str| NodeState {
+        name: "n1".into(),
+        address: address.parse().ok(),
+        health: Health::Fresh,
+        draining: false,
+        cordoned: false,
+        pools: Vec::new(),
+    };
+    let due = |ledger: &mut Ledger, address| {
+        ledger.observe(&[at(address)], now);
+        ledger
+            .step(&BTreeMap::new(), &Default::default(), now)
+            .calls
+    };
+    let first = due(&mut ledger, "10.0.0.1:80");
+    assert_eq!(first[0].ask, Ask::Read);
+    assert!(due(&mut ledger, "10.0.0.2:80").is_empty(), "one at a time");
+    let theirs = Targets::from([(mk_key("theirs"), 3)]);
+    ledger.answered(&first[0], theirs, now);
+    assert_eq!(*ledger.members().next().unwrap().1.stage(), Stage::Unread);
+    let second = due(&mut ledger, "10.0.0.2:80");
+    assert_eq!(second[0].address, "10.0.0.2:80".parse().unwrap());
+    ledger.answered(&second[0], Targets::new(), now);
+    let driven = Stage::Driven(Targets::new());
+    assert_eq!(*ledger.members().next().unwrap().1.stage(), driven);
 }

@@ -399,6 +399,7 @@ async fn a_server_starts_although_an_agent_never_comes_to_its_snapshot() {
     let mut listed = bench.sim.inventories();
     listed[0].agent = Some(bench.agent.identity.endpoint());
     listed[0].entries.clear();
+    listed[0].total = Some(0);
     // It is heard of every three seconds, and its daemon answered the last time.
     let server = Server::start(&listed).await;
     let node = bench.daemon().name();
