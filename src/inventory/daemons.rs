@@ -143,12 +143,14 @@ impl Daemons {
         let within = self.options.info_within;
         let answer = self.client.node(address, within).info().await;
         self.metrics.asked(answer.is_ok());
-        let (Ok(info), true) = (answer, self.is_at(node, address)) else {
+        let Ok(info) = answer else {
             return false;
         };
-        let draining = info.draining;
-        self.fleet
-            .informed(node, &answers::pools(info), draining, Now::read());
+        if self.is_at(node, address) {
+            let draining = info.draining;
+            self.fleet
+                .informed(node, &answers::pools(info), draining, Now::read());
+        }
         true
     }
 }
