@@ -24,8 +24,9 @@
 //! | `inventory` | NodeInventory watch, live feeds and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` `feed` |
 //! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent | `api` `meta` `sandboxd` `feed` `serving` `auth` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |
-//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` |
-//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` |
+//! | `controller` | what controllers share: watches, calls to kube-apiserver, conditions | |
+//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` `controller` |
+//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` `controller` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
@@ -44,6 +45,7 @@ pub mod apiserver;
 pub mod auth;
 pub mod claims;
 pub mod cli;
+pub mod controller;
 pub mod feed;
 pub mod fleet;
 pub mod gateway;

@@ -20,11 +20,12 @@ mod error;
 mod lines;
 mod listener;
 mod pin;
+mod stage;
 mod wire;
 
 pub use backoff::Backoff;
 pub use board::{Board, Current, Poll};
-pub use client::{Agent, Connection, Listening, Objects};
+pub use client::{Agent, Connection, Listening, RemoteObjects};
 pub use credential::Credential;
 pub use error::{Error, Result};
 pub use listener::{Listener, Overtaken};

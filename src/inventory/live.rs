@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{
     api::{ClaimId, NodeName, UserPart},
-    feed::{self, Objects},
+    feed::{self, RemoteObjects},
 };
 
 /// How long an agent may take to store a user part.
@@ -27,7 +27,7 @@ pub enum NotKept {
 #[derive(Default)]
 pub(super) struct LiveFeeds {
     // Held for a look-up or for one merge into the index, whose lock is taken inside; never over an await.
-    by_node: Mutex<HashMap<NodeName, Arc<Objects>>>,
+    by_node: Mutex<HashMap<NodeName, Arc<RemoteObjects>>>,
 }
 
 impl LiveFeeds {
@@ -68,12 +68,12 @@ impl LiveFeeds {
         deleted.map_err(NotKept::Failed)
     }
 
-    fn objects(&self, node: &NodeName) -> Option<Arc<Objects>> {
+    fn objects(&self, node: &NodeName) -> Option<Arc<RemoteObjects>> {
         self.by_node.lock().get(node).cloned()
     }
 
     /// Notes that the node's feed is live until the guard is dropped.
-    pub(super) fn enter(&self, node: &NodeName, objects: Objects) -> LiveGuard<'_> {
+    pub(super) fn enter(&self, node: &NodeName, objects: RemoteObjects) -> LiveGuard<'_> {
         let objects = Arc::new(objects);
         let mut by_node = self.by_node.lock();
         by_node.insert(node.clone(), objects.clone());
@@ -89,14 +89,14 @@ impl LiveFeeds {
 pub(super) struct LiveGuard<'a> {
     feeds: &'a LiveFeeds,
     node: NodeName,
-    objects: Arc<Objects>,
+    objects: Arc<RemoteObjects>,
 }
 
 impl Drop for LiveGuard<'_> {
     fn drop(&mut self) {
         let mut by_node = self.feeds.by_node.lock();
         // A feed that was replaced may end after its successor began.
-        let is_own = |objects: &Arc<Objects>| Arc::ptr_eq(objects, &self.objects);
+        let is_own = |objects: &Arc<RemoteObjects>| Arc::ptr_eq(objects, &self.objects);
         if by_node.get(&self.node).is_some_and(is_own) {
             by_node.remove(&self.node);
         }

@@ -6,7 +6,7 @@ use super::{
     ClusterNode, Error, Publication, Update, address,
     feeds::News,
     fields::{MAX_WORD, word},
-    follow::{Follower, Known, Phase},
+    follow::{Follower, Known, Startup},
     lenient::Scalar,
     publication::{Content, PublishedAgent},
     rejection::Reason,
@@ -26,7 +26,7 @@ impl Follower {
             Update::Applied(publication) => self.publish(publication, true),
             Update::Deleted(node) => self.forget(&node),
             Update::ListEnds => {
-                if let Phase::Starting { listed, .. } = &mut self.phase {
+                if let Startup::Starting { listed, .. } = &mut self.startup {
                     *listed = true;
                 }
             }
@@ -48,14 +48,14 @@ impl Follower {
 
     /// Whatever hinders the first list of inventories may hinder that of the Nodes, which is to come before it.
     fn await_nodes_again(&mut self) {
-        let is_first_list = matches!(self.phase, Phase::Starting { listed: false, .. });
+        let is_first_list = matches!(self.startup, Startup::Starting { listed: false, .. });
         if is_first_list && !self.nodes_listed && self.known.is_empty() {
-            self.phase = Phase::awaiting_nodes(&self.daemons.options);
+            self.startup = Startup::awaiting_nodes(&self.daemons.options);
         }
     }
 
     fn not_ready(&self, reason: &str) {
-        if !matches!(self.phase, Phase::Live) {
+        if !matches!(self.startup, Startup::Live) {
             self.ready.fail(reason.to_owned());
         }
     }
@@ -144,7 +144,7 @@ impl Follower {
             if was_awaited {
                 self.want_read(node, None);
             }
-        } else if let Phase::Starting { unread, .. } = &mut self.phase {
+        } else if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.insert(node.clone());
         }
     }
@@ -159,7 +159,7 @@ impl Follower {
             News::Lost => self.want_read(node, None),
             News::Live => {
                 self.reads.set_cut(node, false);
-                if let Phase::Starting { unread, .. } = &mut self.phase {
+                if let Startup::Starting { unread, .. } = &mut self.startup {
                     unread.remove(node);
                 }
             }
@@ -177,7 +177,7 @@ impl Follower {
         self.known.remove(node);
         self.reads.forget(node);
         self.feeds.follow(&self.daemons, node, None);
-        if let Phase::Starting { unread, .. } = &mut self.phase {
+        if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.remove(node);
         }
         let daemons = &self.daemons;
@@ -214,8 +214,8 @@ impl Follower {
     }
 
     pub(super) fn stop_awaiting_nodes(&mut self) {
-        if matches!(self.phase, Phase::AwaitingNodes { .. }) {
-            self.phase = Phase::Starting {
+        if matches!(self.startup, Startup::AwaitingNodes { .. }) {
+            self.startup = Startup::Starting {
                 listed: false,
                 unread: HashSet::new(),
             };

@@ -9,7 +9,7 @@ use std::{
 use super::{
     WarmPoolMetrics,
     engine::{Engine, Intent},
-    ledger::{Ask, Ledger, Stage, Written},
+    members::{Ask, Members, Stage, Written},
     plan::{Demand, Targets},
 };
 use crate::{
@@ -86,7 +86,7 @@ impl Bench {
         let engine = Engine::new(
             fleet.clone(),
             mk_daemons(),
-            Ledger::new(written, takeover),
+            Members::new(written, takeover),
             WarmPoolMetrics::default(),
         );
         let bench = Self {
@@ -136,7 +136,7 @@ impl Bench {
     async fn turn(&mut self) {
         if let Some(written) = self.engine.advance(&self.intent) {
             self.saves += 1;
-            self.engine.ledger.recorded(Some(written));
+            self.engine.members.recorded(Some(written));
         }
         let _ = tokio::time::timeout(Duration::from_millis(20), self.engine.next()).await;
         for demand in self.intent.demands.clone() {
@@ -249,7 +249,7 @@ async fn a_failing_node_waits_alone_and_is_filled_when_it_is_well() {
     bench.turns(20).await;
     let tried = bench.puts(1);
     assert!((1..=3).contains(&tried), "{tried} tries");
-    let (_, member) = bench.engine.ledger.members().nth(1).unwrap();
+    let (_, member) = bench.engine.members.iter().nth(1).unwrap();
     let error = member.last_error.clone().unwrap();
     assert!(error.contains("disk full"), "{error}");
     bench.node(1).clear_faults().await;
@@ -429,7 +429,7 @@ async fn a_full_node_is_filled_and_counts_as_having_nothing_warm() {
 
 #[test]
 fn what_a_daemon_said_that_the_node_has_left_is_not_the_nodes() {
-    let (mut ledger, now) = (Ledger::new(Written::new(), false), Instant::now());
+    let (mut members, now) = (Members::new(Written::new(), false), Instant::now());
     let at = |address: &str| NodeState {
         name: "n1".into(),
         address: address.parse().ok(),
@@ -438,21 +438,21 @@ fn what_a_daemon_said_that_the_node_has_left_is_not_the_nodes() {
         cordoned: false,
         pools: Vec::new(),
     };
-    let due = |ledger: &mut Ledger, address| {
-        ledger.observe(&[at(address)], now);
-        ledger
+    let due = |members: &mut Members, address| {
+        members.observe(&[at(address)], now);
+        members
             .step(&BTreeMap::new(), &Default::default(), now)
             .calls
     };
-    let first = due(&mut ledger, "10.0.0.1:80");
+    let first = due(&mut members, "10.0.0.1:80");
     assert_eq!(first[0].ask, Ask::Read);
-    assert!(due(&mut ledger, "10.0.0.2:80").is_empty(), "one at a time");
+    assert!(due(&mut members, "10.0.0.2:80").is_empty(), "one at a time");
     let theirs = Targets::from([(mk_key("theirs"), 3)]);
-    ledger.answered(&first[0], theirs, now);
-    assert_eq!(*ledger.members().next().unwrap().1.stage(), Stage::Unread);
-    let second = due(&mut ledger, "10.0.0.2:80");
+    members.answered(&first[0], theirs, now);
+    assert_eq!(*members.iter().next().unwrap().1.stage(), Stage::Unread);
+    let second = due(&mut members, "10.0.0.2:80");
     assert_eq!(second[0].address, "10.0.0.2:80".parse().unwrap());
-    ledger.answered(&second[0], Targets::new(), now);
+    members.answered(&second[0], Targets::new(), now);
     let driven = Stage::Driven(Targets::new());
-    assert_eq!(*ledger.members().next().unwrap().1.stage(), driven);
+    assert_eq!(*members.iter().next().unwrap().1.stage(), driven);
 }
