@@ -364,6 +364,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_object_that_is_sent_in_many_lines_is_stored_in_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = mk_objects(dir.path());
+        let json = b"{\n \"generation\": 1,\n \"spec\": {\n  \"a\": [\n1\n]\n }\n}";
+        objects.put(&"sb_1".into(), json).await.unwrap();
+        drop(objects);
+        let objects = reopened(dir.path()).await;
+        let kept = objects.get(&"sb_1".into()).expect("it was acknowledged");
+        assert_eq!(&*kept.spec, r#"{"a":[1]}"#);
+    }
+
+    #[tokio::test]
     async fn only_user_parts_of_a_bounded_length_are_taken() {
         let dir = tempfile::tempdir().unwrap();
         let objects = mk_objects(dir.path());

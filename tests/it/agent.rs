@@ -408,6 +408,22 @@ async fn a_server_starts_although_an_agent_never_comes_to_its_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_slower_than_the_start_waits_is_told_live_in_the_end() {
+    let bench = Bench::start(2).await;
+    let late = Fault {
+        path: LIST.to_owned(),
+        ..Fault::always(FaultKind::Late { millis: 2_500 })
+    };
+    assert!(bench.daemon().inject(late).await);
+    let mut listed = bench.sim.inventories();
+    listed[0].agent = Some(bench.agent.identity.endpoint());
+    let server = Server::start(&listed).await;
+    let node = bench.daemon().name();
+    assert!(!server.inventory.is_live(node), "the start did not wait");
+    until("the feed is live", || server.inventory.is_live(node)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_user_sent_brings_back_nothing_that_was_before() {
     let bench = Bench::with(1, patient()).await;
     let claim = bench.daemon().plant(Planted::new("default/mine", key()));
