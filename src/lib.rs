@@ -20,12 +20,13 @@
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |
 //! | `admission` | what every write must pass beside its own validation: the namespace's life | `meta` |
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
-//! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` |
+//! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` `sandboxd` |
 //! | `inventory` | NodeInventory watch, live feeds and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` `feed` |
 //! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent | `api` `meta` `sandboxd` `feed` `serving` `auth` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `sandboxd` `inventory` |
-//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` |
-//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` |
+//! | `controller` | what controllers share: watches, calls to kube-apiserver, conditions | |
+//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` `controller` |
+//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` `controller` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` `sequencer` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources | `api` `meta` `store` `schema` `fleet` `gateway` `apiserver` |
@@ -44,6 +45,7 @@ pub mod apiserver;
 pub mod auth;
 pub mod claims;
 pub mod cli;
+pub mod controller;
 pub mod feed;
 pub mod fleet;
 pub mod gateway;

@@ -126,6 +126,17 @@ impl PoolKey {
     pub const DEFAULT_NET: &str = "none";
     /// The size of a key that names none.
     pub const DEFAULT_SIZE: &str = "small";
+    /// Longest template name, in bytes; a longer one is no image reference.
+    pub const MAX_TEMPLATE: usize = 512;
+    /// Longest name of a lane or a size, in bytes.
+    const MAX_WORD: usize = 128;
+
+    /// Whether it names a template and no part of it is out of all proportion.
+    pub fn is_sound(&self) -> bool {
+        (1..=Self::MAX_TEMPLATE).contains(&self.template.len())
+            && self.net.len() <= Self::MAX_WORD
+            && self.size.len() <= Self::MAX_WORD
+    }
 
     fn default_net() -> CompactString {
         Self::DEFAULT_NET.into()

@@ -17,8 +17,6 @@ const MEMORY_STEPS: [(Quantity, &str); 2] = [
     (Quantity::from_units(8 << 30), "large"),
     (Quantity::from_units(2 << 30), "medium"),
 ];
-/// Longest template name the server passes on; a longer one is no image reference.
-const MAX_TEMPLATE: usize = 512;
 
 /// What the rule reads: the annotations of the object, and its pod template as JSON.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +57,7 @@ pub fn pool_key_for(source: PoolKeySource<'_>) -> Result<PoolKey, InvalidPoolKey
     let template = match annotation(labels::TEMPLATE)
         .or_else(|| container["image"].as_str().filter(|i| !i.is_empty()))
     {
-        Some(template) if template.len() <= MAX_TEMPLATE => template,
+        Some(template) if template.len() <= PoolKey::MAX_TEMPLATE => template,
         Some(_) => {
             return Err(invalid(
                 "spec.podTemplate.spec.containers[0].image",

@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 
 use compact_str::CompactString;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use serde::{Deserialize, Serialize};
 
-use super::ShutdownPolicy;
+use super::{ShutdownPolicy, labels::is_reserved};
 use crate::meta::UnixTime;
 
 /// The part of a Sandbox that is the user's: it comes back as it was sent, for the object's life.
 ///
 /// In the index it is shared between versions of the object, since state changes far more often than intent.
 /// Unknown fields are skipped, so that an agent and a server of different versions understand each other. Texts that hold JSON
-/// stand in the record as JSON.
+/// stand in the record as JSON. They are put into objects as they are, so one that has another shape than its field is refused
+/// when it is read, and the rest is kept without white space.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UserPart {
@@ -32,13 +34,28 @@ pub struct UserPart {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<CompactString>,
     /// `metadata.ownerReferences` as JSON; empty when there are none.
-    #[serde(default, skip_serializing_if = "str::is_empty", with = "json_text")]
+    #[serde(
+        default,
+        skip_serializing_if = "str::is_empty",
+        serialize_with = "json_text::serialize",
+        deserialize_with = "json_text::list::<_, OwnerReference>"
+    )]
     pub owner_references: Box<str>,
     /// `metadata.managedFields` as JSON; empty when there are none.
-    #[serde(default, skip_serializing_if = "str::is_empty", with = "json_text")]
+    #[serde(
+        default,
+        skip_serializing_if = "str::is_empty",
+        serialize_with = "json_text::serialize",
+        deserialize_with = "json_text::list::<_, ManagedFieldsEntry>"
+    )]
     pub managed_fields: Box<str>,
     /// `spec` as JSON without `operatingMode`; empty when only metadata is known.
-    #[serde(default, skip_serializing_if = "str::is_empty", with = "json_text")]
+    #[serde(
+        default,
+        skip_serializing_if = "str::is_empty",
+        serialize_with = "json_text::serialize",
+        deserialize_with = "json_text::spec"
+    )]
     pub spec: Box<str>,
     /// `spec.shutdownTime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,18 +65,69 @@ pub struct UserPart {
     pub shutdown_policy: ShutdownPolicy,
 }
 
+impl UserPart {
+    /// Takes out the labels and annotations whose keys are the server's own.
+    pub fn drop_reserved(&mut self) {
+        self.labels.retain(|key, _| !is_reserved(key));
+        self.annotations.retain(|key, _| !is_reserved(key));
+    }
+}
+
 /// A text that is JSON, written as what it is and not as a string.
 mod json_text {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
-    use serde_json::value::RawValue;
+    use serde::{
+        Deserialize, Deserializer, Serialize, Serializer,
+        de::{DeserializeOwned, Error as _},
+        ser::Error as _,
+    };
+    use serde_json::{Map, Value, value::RawValue};
+
+    /// Deepest JSON that is taken. An object and a line of a feed have it some levels further in, and readers stop at 128.
+    const MAX_DEPTH: usize = 100;
 
     pub(super) fn serialize<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
         let json: &RawValue = serde_json::from_str(text).map_err(S::Error::custom)?;
         json.serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Box<str>, D::Error> {
-        Box::<RawValue>::deserialize(d).map(Box::from)
+    /// An object, without the mode: that is the state's to say.
+    pub(super) fn spec<'de, D: Deserializer<'de>>(d: D) -> Result<Box<str>, D::Error> {
+        let Some(mut fields) = Option::<Map<String, Value>>::deserialize(d)? else {
+            return Ok(Box::default());
+        };
+        fields.remove("operatingMode");
+        compact(&Value::Object(fields))
+    }
+
+    /// A list of which every element reads as a `T`.
+    pub(super) fn list<'de, D, T>(d: D) -> Result<Box<str>, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: DeserializeOwned,
+    {
+        let Some(elements) = Option::<Vec<Value>>::deserialize(d)? else {
+            return Ok(Box::default());
+        };
+        for element in &elements {
+            T::deserialize(element).map_err(D::Error::custom)?;
+        }
+        compact(&Value::Array(elements))
+    }
+
+    fn compact<E: serde::de::Error>(value: &Value) -> Result<Box<str>, E> {
+        match depth(value) {
+            0..=MAX_DEPTH => Ok(value.to_string().into()),
+            _ => Err(E::custom("nested too deeply")),
+        }
+    }
+
+    fn depth(value: &Value) -> usize {
+        let inner = match value {
+            Value::Array(elements) => elements.iter().map(depth).max(),
+            Value::Object(fields) => fields.values().map(depth).max(),
+            _ => return 0,
+        };
+        1 + inner.unwrap_or(0)
     }
 }
 
@@ -73,7 +141,7 @@ mod tests {
             generation: 3,
             labels: [("team".into(), "a".into())].into(),
             finalizers: vec!["x.io/wait".into()],
-            spec: r#"{"podTemplate":{"spec":{"b":1,"a":[null]}}}"#.into(),
+            spec: r#"{"podTemplate":{"spec":{"a":[null],"b":1}}}"#.into(),
             shutdown_time: Some(UnixTime::from_secs(1_700_000_000)),
             shutdown_policy: ShutdownPolicy::Delete,
             ..UserPart::default()
@@ -82,6 +150,66 @@ mod tests {
         assert!(json.contains(r#""spec":{"podTemplate""#), "{json}");
         assert!(!json.contains("managedFields"), "{json}");
         assert_eq!(serde_json::from_str::<UserPart>(&json).unwrap(), record);
+    }
+
+    #[track_caller]
+    fn reads(field: &str, json: &str, expected: Option<&str>) {
+        let record = format!(r#"{{"generation": 1, "{field}": {json}}}"#);
+        let read = serde_json::from_str::<UserPart>(&record).ok();
+        let text = |part: UserPart| match field {
+            "spec" => part.spec,
+            "managedFields" => part.managed_fields,
+            _ => part.owner_references,
+        };
+        assert_eq!(read.map(text).as_deref(), expected, "{record}");
+    }
+
+    #[test]
+    fn what_is_put_into_objects_has_its_shape_and_no_white_space() {
+        reads("spec", "{ }", Some("{}"));
+        reads("spec", "null", Some(""));
+        reads("spec", "{\n \"a\" : [ 1,\n2 ] }", Some(r#"{"a":[1,2]}"#));
+        reads("spec", r#"{"operatingMode": "Running"}"#, Some("{}"));
+        for other in [
+            "5",
+            "[]",
+            r#""{}""#,
+            r#"{"a": "\ud800"}"#,
+            r#"{"a": 1e999}"#,
+        ] {
+            reads("spec", other, None);
+        }
+        let nested = |depth| format!("{}{}", r#"{"a":"#.repeat(depth) + "1", "}".repeat(depth));
+        reads("spec", &nested(100), Some(&nested(100)));
+        reads("spec", &nested(101), None);
+        for field in ["ownerReferences", "managedFields"] {
+            reads(field, "[ ]", Some("[]"));
+            for other in ["5", "{}", "[[]]", "[null]", r#"["a"]"#] {
+                reads(field, other, None);
+            }
+        }
+        let owner = r#"[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]"#;
+        reads("ownerReferences", owner, Some(owner));
+        reads("ownerReferences", r#"[{"name": 5}]"#, None);
+        let applied = r#"[{"fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}},"manager":"m","operation":"Apply","time":"2026-01-01T00:00:00Z"}]"#;
+        reads("managedFields", applied, Some(applied));
+        reads("managedFields", r#"[{"time": "yesterday"}]"#, None);
+    }
+
+    #[test]
+    fn the_servers_own_keys_are_nobody_elses() {
+        let mut part = UserPart::default();
+        for key in [
+            "sandbox.cocoonstack.io/node",
+            "sandbox.cocoonstack.io/net",
+            "team",
+        ] {
+            part.labels.insert(key.into(), "x".into());
+            part.annotations.insert(key.into(), "x".into());
+        }
+        part.drop_reserved();
+        let expected = ["sandbox.cocoonstack.io/net", "team"];
+        assert!(part.labels.keys().eq(expected) && part.annotations.keys().eq(expected));
     }
 
     #[test]

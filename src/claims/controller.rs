@@ -13,17 +13,17 @@ use kube::{
         controller::{Action, Config, applier},
         events::{Recorder, Reporter},
         predicates,
-        reflector::{self, ObjectRef, Store},
+        reflector::{ObjectRef, Store},
         watcher,
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{ClaimMetrics, Error, reconcile::reconcile};
 use crate::{
     api::{SandboxClaim, SandboxTemplate, SandboxWarmPool},
+    controller,
     fleet::Fleet,
     gateway::Gateway,
     telemetry::Readiness,
@@ -38,8 +38,6 @@ const CHANGES: usize = 1_000;
 /// Pause after a step that failed, and after one that was made from an old copy.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_STALE: Duration = Duration::from_millis(100);
-/// Time between two looks whether the server is ready.
-const READY_POLL: Duration = Duration::from_millis(50);
 
 /// Binds SandboxClaims to sandboxes.
 pub struct Controller {
@@ -89,18 +87,16 @@ impl Controller {
     /// Outside a tokio runtime.
     pub async fn run(self, readiness: Readiness, shutdown: CancellationToken) {
         let work = async {
-            while !readiness.is_ready() {
-                sleep(READY_POLL).await;
-            }
+            controller::until_ready(&readiness).await;
             self.work().await;
         };
         shutdown.run_until_cancelled(work).await;
     }
 
     async fn work(self) {
-        let (claims, claim_events) = follow(Api::<SandboxClaim>::all(self.reader.clone()));
-        let (pools, pool_events) = follow(Api::<SandboxWarmPool>::all(self.reader.clone()));
-        let (templates, template_events) = follow(Api::<SandboxTemplate>::all(self.reader.clone()));
+        let (claims, claim_events) = follow::<SandboxClaim>(&self.reader);
+        let (pools, pool_events) = follow::<SandboxWarmPool>(&self.reader);
+        let (templates, template_events) = follow::<SandboxTemplate>(&self.reader);
         let queue = stream::select_all([
             claim_events.map_ok(|claim| ObjectRef::from(&claim)).boxed(),
             waiting_for(
@@ -152,7 +148,7 @@ fn retry(claim: Arc<SandboxClaim>, error: &Error, _room: Arc<Room>) -> Action {
 }
 
 /// The objects of a kind, and those that change.
-fn follow<K>(api: Api<K>) -> (Store<K>, BoxStream<'static, Result<K, watcher::Error>>)
+fn follow<K>(reader: &Client) -> (Store<K>, BoxStream<'static, Result<K, watcher::Error>>)
 where
     K: Resource<DynamicType = ()>
         + Clone
@@ -162,17 +158,10 @@ where
         + Sync
         + 'static,
 {
-    let (store, writer) = reflector::store();
-    let changed = watcher(api, watcher::Config::default())
-        .modify(|object| object.managed_fields_mut().clear())
-        .default_backoff()
-        .reflect(writer)
-        .touched_objects()
-        .inspect_err(|error| {
-            tracing::warn!(kind = %K::kind(&()), error = error as &dyn std::error::Error, "claims: watching");
-        })
-        // The watch goes on after an error by itself.
-        .filter_map(async |changed| changed.ok().map(Ok));
+    let (store, events) = controller::follow(Api::<K>::all(reader.clone()), CONTROLLER, |_| ());
+    let changed = events.touched_objects();
+    // The watch goes on after an error by itself.
+    let changed = changed.filter_map(async |changed| changed.ok().map(Ok));
     (store, changed.boxed())
 }
 

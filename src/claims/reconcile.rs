@@ -21,13 +21,13 @@ use tokio::time::sleep;
 use super::{
     Error, Result,
     controller::Room,
-    error::within,
     order::key_of,
     state::{FINALIZER, Facts, NoTemplate, Step, adopted},
     status::{READY, condition},
 };
 use crate::{
     api::{SandboxClaim, SandboxClaimStatus, SandboxTemplate, SandboxWarmPool},
+    controller::within,
     fleet::Sandbox,
     gateway::{self, ClaimOrder, Released},
     meta::ResourceVersion,

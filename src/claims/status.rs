@@ -3,29 +3,21 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::validate::Refusal;
 use crate::{
     api::{ClaimSandboxRef, NodeAddress, SandboxClaim, SandboxClaimStatus},
+    controller::Said,
     fleet::{self, Sandbox},
 };
 
 pub(super) const READY: &str = "Ready";
 pub(super) const FINISHED: &str = "Finished";
 
-/// A condition without its times.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
-    kind: &'static str,
-    status: &'static str,
-    reason: &'static str,
-    message: String,
-}
-
 /// The status of a claim that has `sandbox`.
 pub(super) fn bound(claim: &SandboxClaim, sandbox: &Sandbox, now: Timestamp) -> SandboxClaimStatus {
-    let said = [Some(sandbox.ready()), sandbox.finished()].map(|said| said.map(Said::from));
+    let said = [Some(sandbox.ready()), sandbox.finished()].map(|condition| condition.map(said));
     SandboxClaimStatus {
         conditions: conditions(claim, said, now),
         sandbox: Some(ClaimSandboxRef {
@@ -76,35 +68,22 @@ fn conditions(claim: &SandboxClaim, said: [Option<Said>; 2], now: Timestamp) -> 
     let others = known
         .iter()
         .filter(|known| own.iter().all(|said| said.kind != known.type_));
-    let own = own.iter().map(|said| {
-        let since = condition(claim, said.kind).filter(|known| known.status == said.status);
-        Condition {
-            type_: said.kind.to_owned(),
-            status: said.status.to_owned(),
-            reason: said.reason.to_owned(),
-            message: said.message.clone(),
-            observed_generation: claim.metadata.generation,
-            last_transition_time: since
-                .map_or(Time(now), |known| known.last_transition_time.clone()),
-        }
-    });
-    own.chain(others.cloned()).collect()
+    let (others, generation) = (
+        others.cloned().collect::<Vec<_>>(),
+        claim.metadata.generation,
+    );
+    let own = own.into_iter();
+    own.map(|said| said.condition(known, generation, now))
+        .chain(others)
+        .collect()
 }
 
-impl From<fleet::Condition> for Said {
-    fn from(condition: fleet::Condition) -> Self {
-        let fleet::Condition {
-            kind,
-            status,
-            reason,
-            message,
-        } = condition;
-        Self {
-            kind,
-            status,
-            reason,
-            message: message.to_owned(),
-        }
+fn said(condition: fleet::Condition) -> Said {
+    Said {
+        kind: condition.kind,
+        status: condition.status,
+        reason: condition.reason,
+        message: condition.message.to_owned(),
     }
 }
 

@@ -162,17 +162,25 @@ impl Board {
     }
 
     /// Takes over what is kept for a sandbox's user from now on. One that the daemon has not listed yet waits for its row.
+    ///
+    /// Listeners are told the user's part alone: what the board knows of the sandbox may be older than what they did to it.
     pub fn user_changed(
         &self,
         claim: &ClaimId,
         user_of: impl Fn(&ClaimId) -> Option<Arc<UserPart>>,
     ) {
         let mut state = self.0.state.lock();
-        let Some(known) = state.entries.remove(claim) else {
+        let user = user_of(claim);
+        let Some(known) = state.entries.get_mut(claim) else {
             return;
         };
-        let (row, user) = (known.row.clone(), user_of(claim));
-        state.list(Some(known), row, user);
+        if known.user == user {
+            return;
+        }
+        known.user = user;
+        known.part = known.encode(false);
+        let news = known.encode(true);
+        state.record(&news);
         self.0.tell(&state, |_| {});
     }
 
@@ -279,12 +287,14 @@ impl State {
         let entry = match known {
             Some(known) if known.row == row && known.user == user => known,
             _ => {
-                let part = encode(&PartOf::Sandbox {
-                    row: &row,
-                    user: user.as_deref(),
-                });
-                self.record(&part);
-                Entry { row, user, part }
+                let mut entry = Entry {
+                    row,
+                    user,
+                    part: Bytes::new(),
+                };
+                entry.part = entry.encode(false);
+                self.record(&entry.part);
+                entry
             }
         };
         self.entries.insert(id, entry);
@@ -302,6 +312,16 @@ impl State {
             };
             self.log_bytes -= oldest.len();
         }
+    }
+}
+
+impl Entry {
+    fn encode(&self, row_repeats: bool) -> Bytes {
+        encode(&PartOf::Sandbox {
+            row: &self.row,
+            user: self.user.as_deref(),
+            row_repeats,
+        })
     }
 }
 

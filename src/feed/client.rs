@@ -12,12 +12,16 @@ use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
-    CertificatePin, Credential, Error, Event, NodeState, Result, Sandbox,
+    CertificatePin, Credential, Error, Event, Result,
     lines::Lines,
     pin,
-    wire::{Message, Part},
+    stage::{Stage, malformed},
+    wire::Message,
 };
-use crate::api::{ClaimId, NodeAddress, UserPart};
+use crate::{
+    api::{ClaimId, NodeAddress, UserPart},
+    sandboxd::dial,
+};
 
 /// How long a connection may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
@@ -25,9 +29,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A feed that says nothing for so long is over. The agent says something every three seconds.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Sandboxes, and bytes of them, in one snapshot.
-const MAX_SANDBOXES: usize = 100_000;
-const MAX_SNAPSHOT: usize = 256 << 20;
 /// Bytes of an answer that are read when it is a refusal.
 const MAX_REFUSAL: usize = 4 << 10;
 const WINDOW: u32 = 1 << 20;
@@ -45,14 +46,14 @@ pub struct Agent {
 
 /// A connection to an agent. Dropped, it ends and its requests with it.
 pub struct Connection {
-    objects: Objects,
+    objects: RemoteObjects,
     /// Aborted on drop.
     _driver: JoinSet<()>,
 }
 
 /// The user parts that an agent stores. A clone uses the same connection; when that has ended, every call fails.
 #[derive(Clone)]
-pub struct Objects {
+pub struct RemoteObjects {
     sender: http2::SendRequest<Full<Bytes>>,
     agent: Arc<Agent>,
 }
@@ -62,23 +63,6 @@ pub struct Listening {
     body: Incoming,
     lines: Lines,
     stage: Stage,
-}
-
-enum Stage {
-    /// Nothing was said.
-    Silent,
-    /// The snapshot comes.
-    Told(Telling),
-    /// Changes come; the last was `seq`.
-    Following { seq: u64 },
-}
-
-#[derive(Default)]
-struct Telling {
-    epoch: u64,
-    sandboxes: Vec<Sandbox>,
-    node: NodeState,
-    bytes: usize,
 }
 
 impl Agent {
@@ -110,17 +94,13 @@ impl Agent {
         });
         let agent = Arc::new(self.clone());
         Ok(Connection {
-            objects: Objects { sender, agent },
+            objects: RemoteObjects { sender, agent },
             _driver: driver,
         })
     }
 
     async fn tls(&self) -> Result<TlsStream<TcpStream>> {
-        let address = (self.address.host(), self.address.port());
-        let stream = TcpStream::connect(address)
-            .await
-            .map_err(Error::Unreachable)?;
-        stream.set_nodelay(true).map_err(Error::Unreachable)?;
+        let stream = dial(&self.address).await.map_err(Error::Unreachable)?;
         let connector = TlsConnector::from(Arc::new(pin::client_config(self.pin)));
         let name = ServerName::try_from(self.address.host().to_owned())
             .map_err(|error| Error::Unreachable(std::io::Error::other(error)))?;
@@ -145,17 +125,17 @@ impl Connection {
         Ok(Listening {
             body: response.into_body(),
             lines: Lines::default(),
-            stage: Stage::Silent,
+            stage: Stage::default(),
         })
     }
 
     /// The user parts, over this connection.
-    pub fn objects(&self) -> Objects {
+    pub fn objects(&self) -> RemoteObjects {
         self.objects.clone()
     }
 }
 
-impl Objects {
+impl RemoteObjects {
     /// Stores a sandbox's user part. On success it is on the node's disk.
     ///
     /// # Errors
@@ -173,7 +153,7 @@ impl Objects {
     /// Forgets a sandbox's user part. It would be forgotten anyway some time after the sandbox is gone.
     ///
     /// # Errors
-    /// As [`Objects::put`].
+    /// As [`RemoteObjects::put`].
     pub async fn delete(&self, claim: &ClaimId, patience: Duration) -> Result<()> {
         let path = path(claim);
         let call = self.call(Method::DELETE, &path, Bytes::new());
@@ -231,86 +211,6 @@ impl Listening {
     }
 }
 
-impl Stage {
-    /// Takes a message in its place. Gives what it amounts to, if it does by itself.
-    fn step(&mut self, message: Message, length: usize) -> Result<Option<Event>> {
-        match (&mut *self, message) {
-            (Self::Silent, Message::Hello { epoch, .. }) => {
-                *self = Self::Told(Telling {
-                    epoch,
-                    ..Telling::default()
-                });
-                Ok(None)
-            }
-            (Self::Told(telling), Message::Part(part)) => telling.take(part, length).map(|()| None),
-            (Self::Told(telling), Message::SnapshotEnd { seq, sandboxes }) => {
-                if telling.sandboxes.len() != sandboxes {
-                    return Err(malformed("a snapshot of another size than its end says"));
-                }
-                let told = std::mem::take(telling);
-                *self = Self::Following { seq };
-                Ok(Some(Event::Snapshot {
-                    epoch: told.epoch,
-                    sandboxes: told.sandboxes,
-                    node: told.node,
-                }))
-            }
-            (Self::Told(_), Message::Heartbeat { daemon_answers, .. }) => {
-                Ok(Some(Event::Heartbeat { daemon_answers }))
-            }
-            (Self::Following { seq }, Message::Change { seq: found, part }) => {
-                in_order(*seq + 1, found)?;
-                *seq = found;
-                Ok(Some(match part {
-                    Part::Sandbox(sandbox) => Event::Sandbox(sandbox),
-                    Part::Removed(id) => Event::Removed(id),
-                    Part::Node(node) => Event::Node(node),
-                }))
-            }
-            (
-                Self::Following { seq },
-                Message::Heartbeat {
-                    seq: found,
-                    daemon_answers,
-                },
-            ) => {
-                in_order(*seq, found)?;
-                Ok(Some(Event::Heartbeat { daemon_answers }))
-            }
-            _ => Err(malformed("a line out of its place")),
-        }
-    }
-}
-
-impl Telling {
-    fn take(&mut self, part: Part, length: usize) -> Result<()> {
-        self.bytes += length;
-        if self.bytes > MAX_SNAPSHOT || self.sandboxes.len() >= MAX_SANDBOXES {
-            return Err(malformed("a snapshot too large"));
-        }
-        match part {
-            Part::Sandbox(sandbox) => self.sandboxes.push(*sandbox),
-            Part::Node(node) => self.node = node,
-            Part::Removed(_) => return Err(malformed("a removal in a snapshot")),
-        }
-        Ok(())
-    }
-}
-
-fn in_order(expected: u64, found: u64) -> Result<()> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::Gap { expected, found })
-    }
-}
-
-fn malformed(reason: impl Into<String>) -> Error {
-    Error::Malformed {
-        reason: reason.into(),
-    }
-}
-
 /// Ids have letters, digits, `-` and `_`; whatever else one has, it is no path of ours.
 fn path(claim: &ClaimId) -> String {
     let id =
@@ -332,66 +232,4 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Re
     timeout(limit, call)
         .await
         .unwrap_or(Err(Error::Silent { after: limit }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What the lines amount to: an event each, or the error that ends the feed.
-    fn events(lines: &[&str]) -> Vec<String> {
-        let mut stage = Stage::Silent;
-        let mut shown = Vec::new();
-        for line in lines {
-            let message = Message::decode(line.as_bytes()).unwrap();
-            match stage.step(message, line.len()) {
-                Ok(None) => {}
-                Ok(Some(event)) => shown.push(format!("{event:?}")),
-                Err(error) => {
-                    shown.push(error.to_string());
-                    break;
-                }
-            }
-        }
-        shown
-    }
-
-    const HELLO: &str = r#"{"hello":{"epoch":1,"seq":5}}"#;
-    const END: &str = r#"{"snapshotEnd":{"seq":5,"sandboxes":0}}"#;
-    const SIX: &str = r#"{"change":{"seq":6,"part":{"removed":"sb_1"}}}"#;
-
-    #[test]
-    fn changes_follow_the_snapshot_one_by_one() {
-        let alive = r#"{"heartbeat":{"seq":6,"daemonAnswers":true}}"#;
-        let shown = events(&[HELLO, END, SIX, alive]);
-        assert!(shown[0].starts_with("Snapshot { epoch: 1"), "{shown:?}");
-        assert!(shown[1].starts_with("Removed"), "{shown:?}");
-        assert_eq!(shown[2], "Heartbeat { daemon_answers: true }");
-    }
-
-    #[track_caller]
-    fn ends_with(lines: &[&str], reason: &str) {
-        let shown = events(lines);
-        assert!(shown.last().unwrap().contains(reason), "{shown:?}");
-    }
-
-    #[test]
-    fn a_gap_ends_the_feed() {
-        ends_with(
-            &[HELLO, END, &SIX.replace('6', "7")],
-            "change 7 came where 6 was due",
-        );
-        ends_with(&[HELLO, END, SIX, SIX], "change 6 came where 7 was due");
-        let beat = r#"{"heartbeat":{"seq":9,"daemonAnswers":true}}"#;
-        ends_with(&[HELLO, END, beat], "change 9 came where 5 was due");
-    }
-
-    #[test]
-    fn lines_out_of_their_place_end_the_feed() {
-        ends_with(&[SIX], "out of its place");
-        ends_with(&[HELLO, SIX], "out of its place");
-        ends_with(&[HELLO, END, HELLO], "out of its place");
-        ends_with(&[HELLO, r#"{"part":{"removed":"sb_1"}}"#], "a removal");
-        ends_with(&[HELLO, &END.replace(":0", ":1")], "another size");
-    }
 }

@@ -169,7 +169,7 @@ fn chunk(parts: &mut std::vec::IntoIter<Bytes>) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        api::PoolKey,
+        api::{ClaimId, PoolKey, UserPart},
         feed::{Board, NodeState, Row, State},
         meta::UnixTime,
     };
@@ -243,6 +243,33 @@ mod tests {
         assert_eq!(said(&mut listener).await, "heartbeat");
         board.close();
         assert!(listener.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_change_of_the_users_part_is_told_alone_and_once() {
+        let (board, user) = (Board::new(), Arc::new(UserPart::default()));
+        let mut listener = board.listen().unwrap();
+        poll(&board, vec![mk_row("sb_1", 1)]);
+        while said(&mut listener).await != "snapshotEnd" {}
+        let user_of = |_: &ClaimId| Some(user.clone());
+        board.user_changed(&"sb_1".into(), user_of);
+        board.user_changed(&"sb_1".into(), user_of);
+        board.user_changed(&"sb_2".into(), user_of);
+        let told = listener.next().await.unwrap().unwrap();
+        let told = String::from_utf8(told.to_vec()).unwrap();
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert!(told.contains(r#""rowRepeats":true"#), "{told}");
+        // Who comes later hears of the sandbox as a whole.
+        let mut later = board.listen().unwrap();
+        let looked = board.poll_begins();
+        let (rows, at) = (vec![mk_row("sb_1", 1)], UnixTime::from_secs(0));
+        board.polled(&looked, rows, NodeState::default(), at, user_of);
+        let mut told = String::new();
+        while !told.contains("snapshotEnd") {
+            let lines = later.next().await.unwrap().unwrap();
+            told.push_str(std::str::from_utf8(&lines).unwrap());
+        }
+        assert!(told.contains(r#""generation":0"#) && !told.contains("rowRepeats"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,8 @@
 //!   it at its word, since nothing that was done before the question can be missing.
 //! - Nothing is resumed. A gap, a new epoch or a broken connection means a new connection, and that begins with a snapshot:
 //!   200 bytes a sandbox against a second way to be wrong.
+//! - A user's part that changed is told at once, with the row of the last look beside it for older readers, marked as repeated:
+//!   whoever changed the part may have changed the sandbox too since that look.
 //! - Changes wait in one ring for all listeners, bounded in bytes. A listener that the ring overtakes is cut.
 //! - A heartbeat says whether the daemon answers. An agent that lives beside a dead daemon keeps no node fresh.
 //! - The agent's certificate is self-made. It is known by its SHA-256, and by nothing else: names and dates mean nothing.
@@ -20,11 +22,12 @@ mod error;
 mod lines;
 mod listener;
 mod pin;
+mod stage;
 mod wire;
 
 pub use backoff::Backoff;
 pub use board::{Board, Current, Poll};
-pub use client::{Agent, Connection, Listening, Objects};
+pub use client::{Agent, Connection, Listening, RemoteObjects};
 pub use credential::Credential;
 pub use error::{Error, Result};
 pub use listener::{Listener, Overtaken};

@@ -63,12 +63,21 @@ pub struct Row {
 
 /// One sandbox: what its daemon says, and what the agent keeps for its user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Sandbox {
     /// The daemon's row.
     pub row: Row,
     /// The user's part, if one was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserPart>,
+    /// Only the user's part is news. The row repeats the last look at the daemon, for readers who do not know this field; it
+    /// may be older than what they did since.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) row_repeats: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A warm pool of the node.
@@ -106,6 +115,8 @@ pub enum Event {
     },
     /// A sandbox is new or has changed.
     Sandbox(Box<Sandbox>),
+    /// What the agent keeps for a sandbox's user has changed. Says nothing of the sandbox itself.
+    User(ClaimId, Box<UserPart>),
     /// A sandbox is gone.
     Removed(ClaimId),
     /// The node has changed.
@@ -139,12 +150,14 @@ pub(super) enum Part {
 
 /// The same as [`Part::Sandbox`], to be written without a copy.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum PartOf<'a> {
     Sandbox {
         row: &'a Row,
         #[serde(skip_serializing_if = "Option::is_none")]
         user: Option<&'a UserPart>,
+        #[serde(skip_serializing_if = "is_false")]
+        row_repeats: bool,
     },
 }
 
@@ -198,7 +211,11 @@ mod tests {
             from_checkpoint: None,
             metadata: BTreeMap::new(),
         };
-        let sandbox = Box::new(Sandbox { row, user: None });
+        let sandbox = Box::new(Sandbox {
+            row,
+            user: None,
+            row_repeats: false,
+        });
         reads(
             r#"{"change": {"seq": 7, "later": 1, "part": {"sandbox": {"later": 1, "row":
                 {"id": "sb_1", "state": "molten", "pool": {"template": "t"}}}}}}"#,

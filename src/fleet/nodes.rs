@@ -30,6 +30,15 @@ impl Fleet {
         nodes
     }
 
+    /// Forgets where a node's daemon is: nothing is sent there until a publication says where it is now.
+    pub fn withdraw_address(&self, node: &NodeName) {
+        let mut state = self.lock();
+        if let Some(known) = state.nodes.get_mut(node) {
+            known.address = None;
+            state.enlist_all(node);
+        }
+    }
+
     /// Whether another claim asks for the name of a sandbox that is listed, and nobody is about to settle it: no create of
     /// that name is under way any more.
     pub fn is_contested(&self, key: &SandboxKey) -> bool {

@@ -25,6 +25,19 @@ pub(super) fn judge(
 ) -> Result<NodeAddress> {
     let text = text(published, MAX_ADDRESS).map_err(|_| Error::NoAddress)?;
     let address: NodeAddress = text.parse()?;
+    judge_known(&address, networks, node)?;
+    Ok(address)
+}
+
+/// Judges an address again that was good once.
+///
+/// # Errors
+/// [`Error::ForeignAddress`].
+pub(super) fn judge_known(
+    address: &NodeAddress,
+    networks: &[IpNet],
+    node: Option<&ClusterNode>,
+) -> Result<()> {
     let good = match address.ip().map(|ip| ip.to_canonical()) {
         Some(ip) if !is_one_host(ip) => false,
         Some(ip) => {
@@ -33,9 +46,9 @@ pub(super) fn judge(
         None => node.is_some_and(|node| node.has_name(address.host())),
     };
     if good {
-        Ok(address)
+        Ok(())
     } else {
-        Err(Error::ForeignAddress(address))
+        Err(Error::ForeignAddress(address.clone()))
     }
 }
 

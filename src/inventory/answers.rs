@@ -2,11 +2,10 @@
 
 use super::{
     entries::MAX_POOLS,
-    fields::{MAX_REFERENCE, MAX_TEMPLATE, MAX_WORD},
+    fields::MAX_REFERENCE,
     rejection::{Reason, Rejections},
 };
 use crate::{
-    api::PoolKey,
     fleet::{Phase, Pool, Row},
     sandboxd::{Info, SandboxRow},
 };
@@ -14,7 +13,7 @@ use crate::{
 /// Pairs of metadata, and bytes of them, that are looked at; a daemon takes 16 pairs and 4 KiB.
 const MAX_METADATA: (usize, usize) = (64, 16 << 10);
 
-/// The row for the index. What is out of all proportion is left out of it, never the row: the id stands for itself.
+/// The row for the index.
 pub(super) fn row(row: SandboxRow, rejections: &mut Rejections) -> Row {
     let phase = match &row {
         row if row.failed.is_some() => Phase::Failed,
@@ -22,59 +21,56 @@ pub(super) fn row(row: SandboxRow, rejections: &mut Rejections) -> Row {
         row if row.hibernated => Phase::Paused,
         _ => Phase::Running,
     };
-    let mut keep = |fits: bool| {
-        if !fits {
-            rejections.add(Reason::TooLong);
-        }
-        fits
-    };
-    let metadata_bytes = row
-        .metadata
-        .iter()
-        .map(|(key, value)| key.len() + value.len())
-        .sum::<usize>();
-    let metadata_fits = row.metadata.len() <= MAX_METADATA.0 && metadata_bytes <= MAX_METADATA.1;
-    Row {
-        claim_ref: if keep(row.claim_ref.len() <= MAX_REFERENCE) {
-            row.claim_ref
-        } else {
-            Default::default()
-        },
+    let row = Row {
+        claim: row.id,
+        claim_ref: row.claim_ref,
         phase,
         deadline: row.deadline,
         claimed_at: row.claimed_at,
-        pool: keep(is_sound(&row.key)).then_some(row.key),
+        pool: Some(row.key),
         address: Default::default(),
         from_checkpoint: row.from_checkpoint.map(|id| id.as_str().into()),
-        metadata: if keep(metadata_fits) {
-            row.metadata
-        } else {
-            Default::default()
-        },
-        claim: row.id,
-    }
+        metadata: row.metadata,
+    };
+    sound_row(row, rejections)
 }
 
-/// The pools for the index. A node that is full has none, whatever is warm.
+/// What is out of all proportion is left out of a row, never the row: the id stands for itself.
+pub(super) fn sound_row(mut row: Row, rejections: &mut Rejections) -> Row {
+    let metadata = row.metadata.iter();
+    let metadata_bytes: usize = metadata.map(|(key, value)| key.len() + value.len()).sum();
+    let mut is_cut = |too_long: bool| {
+        if too_long {
+            rejections.add(Reason::TooLong);
+        }
+        too_long
+    };
+    if is_cut(row.claim_ref.len() > MAX_REFERENCE) {
+        row.claim_ref = Default::default();
+    }
+    if is_cut(row.pool.as_ref().is_some_and(|key| !key.is_sound())) {
+        row.pool = None;
+    }
+    if is_cut(row.metadata.len() > MAX_METADATA.0 || metadata_bytes > MAX_METADATA.1) {
+        row.metadata = Default::default();
+    }
+    row
+}
+
+/// The pools for the index.
 pub(super) fn pools(info: Info) -> Vec<Pool> {
-    let full = info.at_capacity;
-    sound(info.pools.into_iter().map(|pool| Pool {
+    let pools = info.into_pools().into_iter().map(|pool| Pool {
         key: pool.key,
-        warm: if full { 0 } else { pool.warm },
+        warm: pool.warm,
         target: pool.target,
-    }))
+    });
+    pools.collect()
 }
 
 /// The pools that are not out of all proportion.
 pub(super) fn sound(pools: impl Iterator<Item = Pool>) -> Vec<Pool> {
-    let sound = pools.filter(|pool| is_sound(&pool.key));
+    let sound = pools.filter(|pool| pool.key.is_sound());
     sound.take(MAX_POOLS).collect()
-}
-
-fn is_sound(key: &PoolKey) -> bool {
-    (1..=MAX_TEMPLATE).contains(&key.template.len())
-        && key.net.len() <= MAX_WORD
-        && key.size.len() <= MAX_WORD
 }
 
 #[cfg(test)]
@@ -129,22 +125,6 @@ mod tests {
         assert_eq!(
             (row.from_checkpoint.as_deref(), rejections),
             (Some("ck_1"), Rejections::default())
-        );
-    }
-
-    #[test]
-    fn a_full_node_has_nothing_warm() {
-        let info = |full: bool| {
-            let info = json!({"pools": [{"key": {"template": "t"}, "warm": 3, "target": 4}], "claimed": 1, "hibernated": 0, "at_capacity": full});
-            pools(serde_json::from_value(info).unwrap())
-        };
-        assert_eq!(
-            (
-                info(false)[0].warm,
-                info(true)[0].warm,
-                info(true)[0].target
-            ),
-            (3, 0, 4)
         );
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     daemons::ReadOutcome,
-    follow::{Done, Follower, Phase},
+    follow::{Done, Follower, Startup},
     reads::Read,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 
 impl Follower {
     pub(super) fn want_read(&mut self, node: &NodeName, undated: Option<Report>) {
-        if let Phase::Starting { unread, .. } = &mut self.phase {
+        if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.insert(node.clone());
         }
         self.reads.want(node, undated);
@@ -26,8 +26,8 @@ impl Follower {
     pub(super) fn begin_reads(&mut self) {
         while let Some(read) = self.reads.next(Instant::now()) {
             let daemons = self.daemons.clone();
-            let within = match self.phase {
-                Phase::Live => daemons.options.read_within,
+            let within = match self.startup {
+                Startup::Live => daemons.options.read_within,
                 _ => daemons.options.first_read_within,
             };
             self.tasks.spawn(async move {
@@ -59,7 +59,7 @@ impl Follower {
             Done::Read(read, ReadOutcome::Busy) => self.reads.put_back(read),
             Done::Read(read, outcome) => {
                 self.reads.end(&read);
-                if let Phase::Starting { unread, .. } = &mut self.phase {
+                if let Startup::Starting { unread, .. } = &mut self.startup {
                     unread.remove(&read.node);
                 }
                 if self.known.contains_key(&read.node) {

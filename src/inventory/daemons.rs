@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::{
-    InventoryMetrics, Options, answers, feeds::LiveFeeds, rejection::Rejections, roster::Roster,
+    InventoryMetrics, Options, answers, live::LiveFeeds, rejection::Rejections, roster::Roster,
 };
 use crate::{
     api::{NodeAddress, NodeName},
@@ -35,7 +35,8 @@ pub(super) struct Daemons {
 pub(super) enum ReadOutcome {
     /// The node's list is in the index.
     Merged(Rejections),
-    /// Another direct read of the node is under way, which may have begun before what this one was to settle.
+    /// Another direct read of the node is under way, which may have begun before what this one was to settle; or the node
+    /// has another address since this one began.
     Busy,
     /// The node did not answer, or not with a list: nothing is known.
     Failed(sandboxd::Error),
@@ -77,6 +78,9 @@ impl Daemons {
         };
         let answer = self.client.node(&address, within).sandboxes().await;
         self.metrics.read(answer.is_ok());
+        if !self.is_at(node, &address) {
+            return ReadOutcome::Busy;
+        }
         match answer {
             Ok(rows) => {
                 let mut rejections = Rejections::default();
@@ -130,6 +134,11 @@ impl Daemons {
         now.saturating_duration_since(asked.begun) < self.options.infos_apart
     }
 
+    /// Whether the node's daemon is still there: what another one says, says nothing of the node.
+    fn is_at(&self, node: &NodeName, address: &NodeAddress) -> bool {
+        self.fleet.address(node).as_ref() == Some(address)
+    }
+
     async fn info(&self, node: &NodeName, address: &NodeAddress) -> bool {
         let within = self.options.info_within;
         let answer = self.client.node(address, within).info().await;
@@ -137,9 +146,11 @@ impl Daemons {
         let Ok(info) = answer else {
             return false;
         };
-        let draining = info.draining;
-        self.fleet
-            .informed(node, &answers::pools(info), draining, Now::read());
+        if self.is_at(node, address) {
+            let draining = info.draining;
+            self.fleet
+                .informed(node, &answers::pools(info), draining, Now::read());
+        }
         true
     }
 }

@@ -14,8 +14,6 @@ pub(super) const MAX_WORD: usize = 128;
 pub(super) const MAX_REFERENCE: usize = 512;
 /// Longest address of a sandbox: a DNS name and a port.
 pub(super) const MAX_ADDRESS: usize = 300;
-/// Longest template name, as on the way in.
-pub(super) const MAX_TEMPLATE: usize = 512;
 
 /// Go's zero time, and whatever else lies before the year two, is none.
 const YEAR_TWO: UnixTime = UnixTime::from_secs(-62_104_060_800);
@@ -72,7 +70,7 @@ pub(super) fn pool_key(
         none if none.is_empty() => default.into(),
         given => given,
     };
-    let template = word(template, MAX_TEMPLATE)?;
+    let template = word(template, PoolKey::MAX_TEMPLATE)?;
     let net = or(word(net, MAX_WORD)?, PoolKey::DEFAULT_NET);
     let size = or(word(size, MAX_WORD)?, PoolKey::DEFAULT_SIZE);
     Ok((!template.is_empty()).then_some(PoolKey {

@@ -35,7 +35,7 @@ const NEEDED_NODES_WITHIN: Duration = Duration::from_secs(35);
 pub(super) struct Follower {
     pub(super) daemons: Arc<Daemons>,
     pub(super) ready: Check,
-    pub(super) phase: Phase,
+    pub(super) startup: Startup,
     pub(super) known: HashMap<NodeName, Known>,
     pub(super) nodes: HashMap<NodeName, ClusterNode>,
     pub(super) nodes_listed: bool,
@@ -50,7 +50,7 @@ pub(super) struct Follower {
 }
 
 /// How far the start has come.
-pub(super) enum Phase {
+pub(super) enum Startup {
     /// The Nodes' addresses are awaited; no inventory is taken.
     AwaitingNodes { until: Instant },
     /// The first list comes in, and each node with an address is read once.
@@ -78,7 +78,7 @@ pub(super) enum Done {
     Probe(NodeName),
 }
 
-impl Phase {
+impl Startup {
     pub(super) fn awaiting_nodes(options: &Options) -> Self {
         let within = match options.node_address_cidrs.is_empty() {
             true => options.nodes_within.max(NEEDED_NODES_WITHIN),
@@ -93,7 +93,7 @@ impl Phase {
 impl Follower {
     pub(super) fn new(daemons: Arc<Daemons>, ready: Check) -> Self {
         Self {
-            phase: Phase::awaiting_nodes(&daemons.options),
+            startup: Startup::awaiting_nodes(&daemons.options),
             known: HashMap::new(),
             nodes: HashMap::new(),
             nodes_listed: false,
@@ -132,38 +132,39 @@ impl Follower {
     }
 
     fn takes_inventories(&self) -> bool {
-        !matches!(self.phase, Phase::AwaitingNodes { .. }) && !self.reads.is_full()
+        !matches!(self.startup, Startup::AwaitingNodes { .. }) && !self.reads.is_full()
     }
 
     fn become_ready(&mut self) {
-        let Phase::Starting {
+        let Startup::Starting {
             listed: true,
             unread,
-        } = &self.phase
+        } = &self.startup
         else {
             return;
         };
         if unread.is_empty() {
             self.daemons.fleet.store().forget_history();
             self.ready.pass();
-            self.phase = Phase::Live;
+            self.startup = Startup::Live;
             tracing::info!(nodes = self.known.len(), "every node is known");
         }
     }
 
     fn tick(&mut self, now: Now) {
-        if let Phase::AwaitingNodes { until } = self.phase
+        if let Startup::AwaitingNodes { until } = self.startup
             && until <= now.instant
         {
             self.stop_awaiting_nodes();
         }
         let attention = self.daemons.fleet.tick(now);
         // At the start every node is silent and is about to be read anyway.
-        if matches!(self.phase, Phase::Live) {
+        if matches!(self.startup, Startup::Live) {
             for (node, _) in attention.probe {
                 self.probe(node);
             }
         }
+        self.feeds.restart(&self.daemons);
         for node in self.feeds.overdue(now.instant) {
             self.feed_news(&node, News::Lost);
         }

@@ -13,7 +13,10 @@
 //!   than what was told before.
 //! - Only the publisher's own write counts as a sign of life: `observedAt` moved, or, without that field, anything but the
 //!   server's own `releases`.
-//! - Our token goes only to an address in a configured network or one that the Node of that name has itself.
+//! - Our token goes only to an address in a configured network or one that the Node of that name has itself. One that is
+//!   neither any more is forgotten, since the next who has it may be anybody.
+//! - A feed's first snapshot and a direct read exclude each other. The snapshot has two seconds and then gives way, whatever an
+//!   agent says or keeps to itself; one that came too late is asked for again after a pause in which the read can begin.
 
 mod address;
 mod answers;
@@ -23,11 +26,13 @@ mod complaints;
 mod daemons;
 mod entries;
 mod error;
+mod feed_task;
 mod feeds;
 mod fields;
 mod follow;
 mod handle;
 mod lenient;
+mod live;
 mod metrics;
 mod options;
 mod publication;
@@ -40,8 +45,8 @@ mod watch;
 
 pub use cluster_node::ClusterNode;
 pub use error::{Error, Result};
-pub use feeds::NotKept;
 pub use handle::Inventory;
+pub use live::NotKept;
 pub use metrics::InventoryMetrics;
 pub use options::Options;
 pub use publication::Publication;

@@ -6,7 +6,7 @@ use super::{
     ClusterNode, Error, Publication, Update, address,
     feeds::News,
     fields::{MAX_WORD, word},
-    follow::{Follower, Known, Phase},
+    follow::{Follower, Known, Startup},
     lenient::Scalar,
     publication::{Content, PublishedAgent},
     rejection::Reason,
@@ -26,7 +26,7 @@ impl Follower {
             Update::Applied(publication) => self.publish(publication, true),
             Update::Deleted(node) => self.forget(&node),
             Update::ListEnds => {
-                if let Phase::Starting { listed, .. } = &mut self.phase {
+                if let Startup::Starting { listed, .. } = &mut self.startup {
                     *listed = true;
                 }
             }
@@ -48,14 +48,14 @@ impl Follower {
 
     /// Whatever hinders the first list of inventories may hinder that of the Nodes, which is to come before it.
     fn await_nodes_again(&mut self) {
-        let is_first_list = matches!(self.phase, Phase::Starting { listed: false, .. });
+        let is_first_list = matches!(self.startup, Startup::Starting { listed: false, .. });
         if is_first_list && !self.nodes_listed && self.known.is_empty() {
-            self.phase = Phase::awaiting_nodes(&self.daemons.options);
+            self.startup = Startup::awaiting_nodes(&self.daemons.options);
         }
     }
 
     fn not_ready(&self, reason: &str) {
-        if !matches!(self.phase, Phase::Live) {
+        if !matches!(self.startup, Startup::Live) {
             self.ready.fail(reason.to_owned());
         }
     }
@@ -71,7 +71,7 @@ impl Follower {
         let now = Now::read();
         let agent = content.agent.clone();
         let (since, is_news) = self.note(&node, &content, now);
-        let address = self.judge(&node, content.address.clone());
+        let address = self.address_of(&node, content.address.clone());
         let report = Report {
             address,
             ..content.into_report(since)
@@ -137,11 +137,14 @@ impl Follower {
                     credential,
                 })
             });
+        let was_awaited = self.feeds.is_awaited(node);
         self.feeds.follow(&self.daemons, node, agent);
         // A first snapshot answers what a direct read would, and the start waits for either.
-        if self.feeds.is_awaited(node)
-            && let Phase::Starting { unread, .. } = &mut self.phase
-        {
+        if !self.feeds.is_awaited(node) {
+            if was_awaited {
+                self.want_read(node, None);
+            }
+        } else if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.insert(node.clone());
         }
     }
@@ -156,7 +159,7 @@ impl Follower {
             News::Lost => self.want_read(node, None),
             News::Live => {
                 self.reads.set_cut(node, false);
-                if let Phase::Starting { unread, .. } = &mut self.phase {
+                if let Startup::Starting { unread, .. } = &mut self.startup {
                     unread.remove(node);
                 }
             }
@@ -174,7 +177,7 @@ impl Follower {
         self.known.remove(node);
         self.reads.forget(node);
         self.feeds.follow(&self.daemons, node, None);
-        if let Phase::Starting { unread, .. } = &mut self.phase {
+        if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.remove(node);
         }
         let daemons = &self.daemons;
@@ -211,8 +214,8 @@ impl Follower {
     }
 
     pub(super) fn stop_awaiting_nodes(&mut self) {
-        if matches!(self.phase, Phase::AwaitingNodes { .. }) {
-            self.phase = Phase::Starting {
+        if matches!(self.startup, Startup::AwaitingNodes { .. }) {
+            self.startup = Startup::Starting {
                 listed: false,
                 unread: HashSet::new(),
             };
@@ -230,7 +233,7 @@ impl Follower {
         let daemons = self.daemons.clone();
         daemons.fleet.set_cordoned(name, self.is_cordoned(name));
         let known = daemons.fleet.address(name);
-        let address = self.judge(name, published);
+        let address = self.address_of(name, published);
         if address.is_none() || address == known {
             return;
         }
@@ -250,6 +253,27 @@ impl Follower {
 
     fn is_cordoned(&self, name: &NodeName) -> bool {
         self.nodes.get(name).is_some_and(|node| node.cordoned)
+    }
+
+    /// Where the node's daemon is by what was published; `None` when that is no address for our token.
+    ///
+    /// Then the one that is known stays, unless it is the node's no more: whoever has it by now must not be shown the token.
+    fn address_of(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {
+        let address = self.judge(name, published);
+        if address.is_none()
+            && self.nodes_listed
+            && let Some(known) = self.daemons.fleet.address(name)
+        {
+            let (networks, node) = (
+                &self.daemons.options.node_address_cidrs,
+                self.nodes.get(name),
+            );
+            if address::judge_known(&known, networks, node).is_err() {
+                tracing::warn!(node = %name, address = %known, "the node has left its address: nothing is sent there");
+                self.daemons.fleet.withdraw_address(name);
+            }
+        }
+        address
     }
 
     fn judge(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {

@@ -69,6 +69,7 @@ impl Agent {
                 options: self.options.clone(),
                 metrics: self.counters.clone(),
                 check: readiness.check("daemon"),
+                disk: readiness.check("disk"),
             }
             .run(),
         );
@@ -83,6 +84,12 @@ impl Agent {
             }
             .run(),
         );
+        let (objects, ending) = (self.objects.clone(), shutdown.clone());
+        tasks.spawn("objects", async move {
+            objects.writer_ended().await;
+            tracing::error!("nothing can be kept any more: shutting down");
+            ending.cancel();
+        });
         let options = ServeOptions {
             max_connections: MAX_CONNECTIONS,
             max_strangers: MAX_CONNECTIONS / 4,
@@ -114,5 +121,45 @@ impl Agent {
         );
         tokio::join!(serving, ending);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        api::Token,
+        sandboxd::{ClientOptions, TokenSource},
+    };
+
+    #[tokio::test]
+    async fn an_agent_that_can_keep_nothing_ends() {
+        let state = tempfile::tempdir().unwrap();
+        let (at, name) = ("127.0.0.1:1".parse::<NodeAddress>().unwrap(), "n1".into());
+        let client = Client::new(ClientOptions {
+            token: TokenSource::Fixed(Token::from("t".to_owned())),
+            ca_file: None,
+        });
+        let (objects, unwritten) = Objects::stalled(&[]);
+        let (inventories_tx, _published) = tokio::sync::mpsc::channel(1);
+        let agent = Agent {
+            identity: Identity::load(name, at.clone(), at.clone(), state.path()).unwrap(),
+            daemon: client.unwrap(),
+            daemon_address: at,
+            objects,
+            inventories: Inventories::InProcess(inventories_tx),
+            authenticator: Authenticator::fixed([], false),
+            authorizer: Authorizer::always_allow(),
+            options: Options::default(),
+            counters: NodeMetrics::default(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(agent.run(listener, Metrics::new(), shutdown.clone()));
+        let early = tokio::time::timeout(Duration::from_millis(200), shutdown.cancelled());
+        assert!(early.await.is_err(), "it works");
+        drop(unwritten);
+        let ended = tokio::time::timeout(Duration::from_secs(20), running);
+        ended.await.expect("it ends").unwrap().unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{NodeMetrics, Objects, Options};
 use crate::{
@@ -22,6 +22,8 @@ const WANTED_APART: Duration = Duration::from_millis(25);
 const POLL_SHARE: u32 = 10;
 /// Longest pause while somebody listens, however long a look takes.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// How long the loop waits for the disk to forget objects: while it does, the daemon is not looked at.
+const SWEEP_WITHIN: Duration = Duration::from_secs(1);
 /// Pause after a failed look.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -35,6 +37,8 @@ pub(super) struct Reader {
     pub(super) metrics: NodeMetrics,
     /// Passes while the daemon answers.
     pub(super) check: Check,
+    /// Passes while what users send reaches the disk.
+    pub(super) disk: Check,
 }
 
 impl Reader {
@@ -48,6 +52,10 @@ impl Reader {
             self.metrics.polled(took, outcome.is_ok());
             self.metrics.listeners(self.board.listeners());
             self.report(&outcome, &mut answered);
+            if let Ok(listed) = outcome {
+                self.sweep(&listed).await;
+            }
+            self.report_disk();
             let pause = pause(&self.options, self.board.listeners(), took, answered);
             tokio::select! {
                 () = sleep(pause) => {}
@@ -56,7 +64,8 @@ impl Reader {
         }
     }
 
-    async fn look(&self) -> sandboxd::Result<()> {
+    /// Looks at the daemon and tells the board. Gives the claims that it lists.
+    async fn look(&self) -> sandboxd::Result<HashSet<ClaimId>> {
         let poll = self.board.poll_begins();
         let node = self.client.node(&self.address, self.options.poll_within);
         let (rows, info) = tokio::try_join!(node.sandboxes(), node.info())?;
@@ -66,19 +75,33 @@ impl Reader {
         let observed_at = UnixTime::now();
         self.board
             .polled(&poll, rows, node_state(info), observed_at, user_of);
-        let swept = self
-            .objects
-            .sweep(&listed, self.options.keep_absent, Instant::now());
-        if let Err(error) = swept.await {
-            tracing::error!(%error, "objects of sandboxes that are gone cannot be forgotten");
-        }
-        Ok(())
+        Ok(listed)
     }
 
-    fn report(&self, outcome: &sandboxd::Result<()>, answered: &mut bool) {
+    /// Forgets the objects of sandboxes that are gone. A disk that stalls is left to it, and asked again after the next look.
+    async fn sweep(&self, listed: &HashSet<ClaimId>) {
+        let keep = self.options.keep_absent;
+        let swept = self.objects.sweep(listed, keep, Instant::now());
+        if let Ok(Err(error)) = timeout(SWEEP_WITHIN, swept).await {
+            tracing::error!(%error, "objects of sandboxes that are gone cannot be forgotten");
+        }
+    }
+
+    fn report_disk(&self) {
+        match self.objects.trouble(Instant::now()) {
+            Some(trouble) if self.disk.passes() => {
+                tracing::error!(trouble, "what users send is not kept");
+                self.disk.fail(trouble);
+            }
+            Some(_) => {}
+            None => self.disk.pass(),
+        }
+    }
+
+    fn report<T>(&self, outcome: &sandboxd::Result<T>, answered: &mut bool) {
         let before = std::mem::replace(answered, outcome.is_ok());
         match outcome {
-            Ok(()) => {
+            Ok(_) => {
                 self.check.pass();
                 if !before {
                     tracing::info!("the daemon answers again");
@@ -132,28 +155,54 @@ fn row(row: SandboxRow) -> Row {
     }
 }
 
-/// A node that is full has nothing warm, whatever its pools hold.
 fn node_state(info: Info) -> NodeState {
-    let is_full = info.at_capacity;
-    let mut pools: Vec<Pool> = info
-        .pools
-        .into_iter()
-        .map(|pool| Pool {
-            key: pool.key,
-            warm: if is_full { 0 } else { pool.warm },
-            target: pool.target,
-        })
-        .collect();
+    let draining = info.draining;
+    let pools = info.into_pools().into_iter().map(|pool| Pool {
+        key: pool.key,
+        warm: pool.warm,
+        target: pool.target,
+    });
+    let mut pools: Vec<_> = pools.collect();
     pools.sort_by(|one, other| one.key.cmp(&other.key));
-    NodeState {
-        pools,
-        draining: info.draining,
-    }
+    NodeState { pools, draining }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        api::Token,
+        sandboxd::{ClientOptions, TokenSource},
+        telemetry::Readiness,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_disk_holds_no_look_up() {
+        let (objects, _unwritten) = Objects::stalled(&["sb_1".into()]);
+        let readiness = Readiness::new();
+        let reader = Reader {
+            client: Client::new(ClientOptions {
+                token: TokenSource::Fixed(Token::from("t".to_owned())),
+                ca_file: None,
+            })
+            .unwrap(),
+            address: "127.0.0.1:1".parse().unwrap(),
+            board: Board::new(),
+            objects,
+            options: Options {
+                keep_absent: Duration::ZERO,
+                ..Options::default()
+            },
+            metrics: NodeMetrics::default(),
+            check: readiness.check("daemon"),
+            disk: readiness.check("disk"),
+        };
+        for _ in 0..300 {
+            let none = HashSet::new();
+            let swept = timeout(SWEEP_WITHIN * 2, reader.sweep(&none));
+            swept.await.expect("the next look can come");
+        }
+    }
 
     #[track_caller]
     fn pauses(listeners: usize, took_ms: u64, answered: bool, expected_ms: u64) {

@@ -21,6 +21,8 @@ const MAX_OBJECT: usize = 768 << 10;
 /// User parts, and bytes of them, that one node keeps.
 const MAX_OBJECTS: usize = 32_768;
 const MAX_BYTES: usize = 256 << 20;
+/// A write that takes longer is a disk in trouble.
+const WRITE_WITHIN: Duration = Duration::from_secs(5);
 /// Writes that wait; more callers wait for their turn.
 const QUEUE: usize = 256;
 
@@ -34,7 +36,20 @@ pub struct Objects {
 struct Shared {
     // Held for a look-up or one change of the map, never over a write to the file.
     kept: Mutex<Kept>,
+    // Held for a look or a change of it.
+    writing: Mutex<Writing>,
     metrics: NodeMetrics,
+}
+
+/// How the last write to the file went.
+#[derive(Clone, Copy, Debug, Default)]
+enum Writing {
+    #[default]
+    Done,
+    Failed,
+    UnderWay {
+        since: Instant,
+    },
 }
 
 #[derive(Default)]
@@ -74,6 +89,7 @@ impl Objects {
         }
         let shared = Arc::new(Shared {
             kept: Mutex::new(kept),
+            writing: Mutex::default(),
             metrics,
         });
         shared.show();
@@ -137,6 +153,16 @@ impl Objects {
         futures::future::try_join_all(deletes).await.map(drop)
     }
 
+    /// Why what is put does not reach the disk, if it does not.
+    pub(super) fn trouble(&self, now: Instant) -> Option<&'static str> {
+        self.shared.writing.lock().trouble(now)
+    }
+
+    /// Returns when nothing can be written any more: the task that writes has panicked.
+    pub(super) async fn writer_ended(&self) {
+        self.writes_tx.closed().await;
+    }
+
     async fn write(&self, change: Change, bytes: usize) -> Result<()> {
         let (done_tx, done_rx) = oneshot::channel();
         let write = Write {
@@ -147,6 +173,18 @@ impl Objects {
         let sent = self.writes_tx.send(write).await;
         sent.map_err(|_| Error::Ending)?;
         done_rx.await.unwrap_or(Err(Error::Ending))
+    }
+}
+
+impl Writing {
+    fn trouble(self, now: Instant) -> Option<&'static str> {
+        match self {
+            Self::Failed => Some("the state directory cannot be written"),
+            Self::UnderWay { since } if now.saturating_duration_since(since) >= WRITE_WITHIN => {
+                Some("the state directory takes no writes")
+            }
+            Self::Done | Self::UnderWay { .. } => None,
+        }
     }
 }
 
@@ -207,6 +245,8 @@ async fn write_all(mut log: Log, shared: Arc<Shared>, mut writes_rx: mpsc::Recei
     while writes_rx.recv_many(&mut waiting, QUEUE).await > 0 {
         let writes = std::mem::take(&mut waiting);
         let of_thread = shared.clone();
+        let since = Instant::now();
+        *shared.writing.lock() = Writing::UnderWay { since };
         let written = tokio::task::spawn_blocking(move || {
             let changes: Vec<Change> = writes.iter().map(|write| write.change.clone()).collect();
             let outcome = log.append(&changes, || with_changes(&of_thread, &changes));
@@ -218,6 +258,10 @@ async fn write_all(mut log: Log, shared: Arc<Shared>, mut writes_rx: mpsc::Recei
         (log, writes, outcome) = match written.await {
             Ok(written) => written,
             Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+        };
+        *shared.writing.lock() = match outcome {
+            Ok(()) => Writing::Done,
+            Err(_) => Writing::Failed,
         };
         shared.metrics.written(writes.len(), outcome.is_ok());
         for write in writes {
@@ -257,6 +301,25 @@ fn check_claim(claim: &ClaimId) -> Result<()> {
         Ok(())
     } else {
         Err(Error::InvalidClaim)
+    }
+}
+
+#[cfg(test)]
+impl Objects {
+    /// Objects of these claims that nobody writes. What is returned beside them takes the writes in; dropped, it is as if the
+    /// writer had panicked.
+    pub(super) fn stalled(claims: &[ClaimId]) -> (Self, impl Send + use<>) {
+        let (writes_tx, writes_rx) = mpsc::channel(QUEUE);
+        let mut kept = Kept::default();
+        for claim in claims {
+            kept.set(claim, Some(Arc::default()), 1);
+        }
+        let shared = Arc::new(Shared {
+            kept: Mutex::new(kept),
+            writing: Mutex::default(),
+            metrics: NodeMetrics::default(),
+        });
+        (Self { shared, writes_tx }, writes_rx)
     }
 }
 
@@ -301,6 +364,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_object_that_is_sent_in_many_lines_is_stored_in_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = mk_objects(dir.path());
+        let json = b"{\n \"generation\": 1,\n \"spec\": {\n  \"a\": [\n1\n]\n }\n}";
+        objects.put(&"sb_1".into(), json).await.unwrap();
+        drop(objects);
+        let objects = reopened(dir.path()).await;
+        let kept = objects.get(&"sb_1".into()).expect("it was acknowledged");
+        assert_eq!(&*kept.spec, r#"{"a":[1]}"#);
+    }
+
+    #[tokio::test]
     async fn only_user_parts_of_a_bounded_length_are_taken() {
         let dir = tempfile::tempdir().unwrap();
         let objects = mk_objects(dir.path());
@@ -318,6 +393,23 @@ mod tests {
         );
         assert!(matches!(put("a", &long).await, Err(Error::TooLarge { .. })));
         assert_eq!(objects.get(&"a".into()), None);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_refuses_or_stalls_is_told_of() {
+        let begun = Instant::now();
+        let stalls = Writing::UnderWay { since: begun };
+        assert_eq!(stalls.trouble(begun + Duration::from_secs(4)), None);
+        assert!(stalls.trouble(begun + Duration::from_secs(5)).is_some());
+        let dir = tempfile::tempdir().unwrap();
+        let objects = mk_objects(dir.path());
+        let put = async || objects.put(&"sb_1".into(), br#"{"generation": 1}"#).await;
+        put().await.unwrap();
+        assert_eq!(objects.trouble(begun), None);
+        *objects.shared.writing.lock() = Writing::Failed;
+        assert!(objects.trouble(begun).is_some());
+        put().await.unwrap();
+        assert_eq!(objects.trouble(begun), None, "it heals by itself");
     }
 
     #[tokio::test]

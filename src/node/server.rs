@@ -1,11 +1,12 @@
 //! What the agent serves: its feed, the user parts, probes and metrics.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
+use tokio::time::timeout;
 
 use super::{Error, Objects};
 use crate::{
@@ -18,6 +19,9 @@ use crate::{
 
 /// Bytes of a body that are read: more than any user part may have, so that its own error can be answered.
 const MAX_BODY: usize = 1 << 20;
+
+/// How long an object may take to come and to reach the disk. Who sends one is gone by then.
+const OBJECT_WITHIN: Duration = Duration::from_secs(10);
 
 type Body = UnsyncBoxBody<Bytes, Overtaken>;
 
@@ -120,7 +124,10 @@ impl Server {
             }
             Route::Metrics => of_type(self.metrics.encode(), METRICS_CONTENT_TYPE),
             Route::Feed => self.feed(),
-            Route::Object(claim) => self.object(&claim, request).await,
+            Route::Object(claim) => {
+                let done = timeout(OBJECT_WITHIN, self.object(&claim, request)).await;
+                done.unwrap_or_else(|_| text(StatusCode::SERVICE_UNAVAILABLE, "not stored in time"))
+            }
             Route::Unknown => text(StatusCode::NOT_FOUND, "no such path"),
         }
     }

@@ -153,7 +153,6 @@ impl Connections {
 
     async fn connect(&self, node: &NodeAddress) -> io::Result<SendRequest<Full<Bytes>>> {
         let stream = dial(node).await?;
-        stream.set_nodelay(true)?;
         if !node.is_tls() {
             return handshake(stream).await;
         }
@@ -204,14 +203,18 @@ async fn sweep(connections: Weak<Connections>) {
     }
 }
 
-/// A TCP connection. A name is resolved here, so that where it leads is checked too.
-async fn dial(node: &NodeAddress) -> io::Result<TcpStream> {
-    if let Some(ip) = node.ip() {
-        return TcpStream::connect((ip, node.port())).await;
-    }
+/// A TCP connection to a node, without delay for small writes. A name is resolved here, so that where it leads is checked too.
+///
+/// Sets no deadline of its own.
+///
+/// # Errors
+/// As [`TcpStream::connect`]; also when the name leads to link-local addresses only.
+pub async fn dial(node: &NodeAddress) -> io::Result<TcpStream> {
     let found = tokio::net::lookup_host((node.host(), node.port())).await?;
     let allowed: Vec<SocketAddr> = found.filter(may_be_called).collect();
-    TcpStream::connect(allowed.as_slice()).await
+    let stream = TcpStream::connect(allowed.as_slice()).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// A name must not lead to a link-local address, where clouds serve instance credentials, any more than a [`NodeAddress`]

@@ -19,6 +19,7 @@ mod wire;
 mod hostile;
 
 pub use client::{Client, ClientOptions, Node};
+pub use connections::dial;
 pub use error::{Error, Result};
 pub use token::TokenSource;
 pub use wire::{

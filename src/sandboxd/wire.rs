@@ -16,6 +16,8 @@ use crate::{
 
 /// Longest id that is taken from a daemon; its own have some twenty characters.
 const MAX_ID: usize = 128;
+/// Most pools that are taken from one answer.
+const MAX_POOLS: usize = 1_024;
 /// Most redirect addresses that are kept; the daemon sends up to three.
 const MAX_REDIRECTS: usize = 8;
 
@@ -248,6 +250,20 @@ pub struct Info {
     pub advertise_addr: Option<String>,
 }
 
+impl Info {
+    /// The pools, with what can be claimed of each: a node at its limit of claims has nothing warm, whatever its pools hold.
+    /// Those that are out of all proportion are left out.
+    pub fn into_pools(self) -> Vec<PoolInfo> {
+        let full = self.at_capacity;
+        let sound = self.pools.into_iter().filter(|pool| pool.key.is_sound());
+        let claimable = sound.map(|pool| PoolInfo {
+            warm: if full { 0 } else { pool.warm },
+            ..pool
+        });
+        claimable.take(MAX_POOLS).collect()
+    }
+}
+
 /// A pool, in [`Info`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct PoolInfo {
@@ -466,6 +482,22 @@ mod tests {
             Err(_) => None,
         };
         assert_eq!(shown.as_deref(), expected, "{answer}");
+    }
+
+    #[test]
+    fn a_full_node_has_nothing_warm() {
+        let pools = |full: bool| {
+            let long = "t".repeat(1_000);
+            let pools = ["t", &long, ""]
+                .map(|template| json!({"key": {"template": template}, "warm": 3, "target": 4}));
+            let info = json!({"pools": pools, "claimed": 1, "hibernated": 0, "at_capacity": full});
+            let info: Info = serde_json::from_value(info).unwrap();
+            let pools = info.into_pools().into_iter();
+            pools
+                .map(|pool| (pool.warm, pool.target))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((pools(false), pools(true)), (vec![(3, 4)], vec![(0, 4)]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::{
-    FutureExt, StreamExt, TryStreamExt,
+    FutureExt, StreamExt,
     future::BoxFuture,
     stream::{self, BoxStream, FuturesUnordered},
 };
@@ -16,10 +16,8 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
     runtime::{
-        WatchStreamExt,
         events::{Event, EventType, Recorder, Reporter},
-        reflector::{self, ObjectRef, Store},
-        watcher,
+        reflector::{ObjectRef, Store},
     },
 };
 use serde::de::DeserializeOwned;
@@ -30,15 +28,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Result, WarmPoolMetrics,
     engine::{Engine, Intent},
-    error::within,
-    ledger::{Ledger, Written},
+    members::{Members, Written},
     objects::{NoDemand, PlannedNode, demand},
     record::Record,
-    said::{Said, is_filling, uid},
     status::{Progress, Stock, status},
+    statuses::{Statuses, is_filling, uid},
 };
 use crate::{
     api::{SandboxTemplate, SandboxWarmPool, SandboxWarmPoolStatus},
+    controller::{self, CallError, within},
     fleet::Fleet,
     sandboxd,
     telemetry::Readiness,
@@ -54,8 +52,6 @@ const WRITE_WITHIN: Duration = Duration::from_secs(5);
 const WRITES_AT_ONCE: usize = 32;
 /// Pause before the record is asked for again.
 const RETRY: Duration = Duration::from_secs(2);
-/// Time between two looks whether the server is ready.
-const READY_POLL: Duration = Duration::from_millis(50);
 
 /// How the driver works.
 #[derive(Clone, Debug)]
@@ -78,9 +74,12 @@ pub struct Driver {
 
 /// A write to kube-apiserver that ended.
 enum Ended {
-    Status { uid: String, result: Result<()> },
+    Status {
+        uid: String,
+        result: Result<(), CallError>,
+    },
     Record(Option<Written>),
-    Event(Result<()>),
+    Event(Result<(), CallError>),
 }
 
 /// The driver at work.
@@ -92,7 +91,7 @@ struct Work {
     templates: Store<SandboxTemplate>,
     nodes: Store<PlannedNode>,
     engine: Engine,
-    said: Said,
+    statuses: Statuses,
     writes: FuturesUnordered<BoxFuture<'static, Ended>>,
     metrics: WarmPoolMetrics,
     /// Whether the objects have changed since the last intent.
@@ -137,9 +136,7 @@ impl Driver {
     /// Outside a tokio runtime.
     pub async fn run(self, readiness: Readiness, shutdown: CancellationToken) {
         let work = async {
-            while !readiness.is_ready() {
-                sleep(READY_POLL).await;
-            }
+            controller::until_ready(&readiness).await;
             let record = Record::new(self.writer.clone(), &self.options.namespace);
             let written = load(&record).await;
             self.work(record, written).await;
@@ -148,15 +145,14 @@ impl Driver {
     }
 
     async fn work(self, record: Record, written: Written) {
-        let (pools, pool_events) = follow(Api::<SandboxWarmPool>::all(self.reader.clone()), |_| ());
-        let (templates, template_events) =
-            follow(Api::<SandboxTemplate>::all(self.reader.clone()), |_| ());
-        let (nodes, node_events) = follow(Api::all(self.reader.clone()), PlannedNode::slim);
+        let (pools, pool_events) = follow::<SandboxWarmPool>(&self.reader, |_| ());
+        let (templates, template_events) = follow::<SandboxTemplate>(&self.reader, |_| ());
+        let (nodes, node_events) = follow(&self.reader, PlannedNode::slim);
         let reporter = Reporter {
             controller: CONTROLLER.to_owned(),
             instance: None,
         };
-        let ledger = Ledger::new(written, self.options.takeover);
+        let members = Members::new(written, self.options.takeover);
         let work = Work {
             recorder: Recorder::new(self.writer.clone(), reporter),
             writer: self.writer,
@@ -164,8 +160,8 @@ impl Driver {
             pools,
             templates,
             nodes,
-            engine: Engine::new(self.fleet, self.daemons, ledger, self.metrics.clone()),
-            said: Said::default(),
+            engine: Engine::new(self.fleet, self.daemons, members, self.metrics.clone()),
+            statuses: Statuses::default(),
             writes: FuturesUnordered::new(),
             metrics: self.metrics,
             changed: true,
@@ -195,7 +191,7 @@ async fn load(record: &Record) -> Written {
 }
 
 /// The objects of a kind, and a stream that yields whenever they change.
-fn follow<K>(api: Api<K>, slim: fn(&mut K)) -> (Store<K>, BoxStream<'static, ()>)
+fn follow<K>(reader: &Client, slim: fn(&mut K)) -> (Store<K>, BoxStream<'static, ()>)
 where
     K: Resource<DynamicType = ()>
         + Clone
@@ -205,18 +201,8 @@ where
         + Sync
         + 'static,
 {
-    let (store, writer) = reflector::store();
-    let objects = watcher(api, watcher::Config::default()).modify(move |object| {
-        object.managed_fields_mut().clear();
-        slim(object);
-    });
-    let events = objects
-        .default_backoff()
-        .reflect(writer)
-        .inspect_err(|error| {
-            tracing::warn!(kind = %K::kind(&()), error = error as &dyn std::error::Error, "warm pools: watching");
-        })
-        .filter_map(async |event| event.ok().map(drop));
+    let (store, events) = controller::follow(Api::<K>::all(reader.clone()), CONTROLLER, slim);
+    let events = events.filter_map(async |event| event.ok().map(drop));
     (store, events.boxed())
 }
 
@@ -318,20 +304,20 @@ impl Work {
     fn tell(&mut self) {
         let now = Instant::now();
         let foreign = self.engine.foreign();
-        let failing = self.engine.ledger.members();
+        let failing = self.engine.members.iter();
         let failing = failing.filter(|(_, member)| member.last_error.is_some());
         self.metrics.nodes_failing.set(count(failing.count()));
         self.metrics.nodes_foreign.set(count(foreign.len()));
-        let mut stock = Stock::of(&self.engine.ledger);
+        let mut stock = Stock::of(&self.engine.members);
         let uids: HashSet<&str> = self.wants.iter().map(|want| uid(&want.pool)).collect();
-        self.said.keep(&uids);
+        self.statuses.keep(&uids);
         let mut told = Vec::new();
         for want in &self.wants {
             let progress = self.progress(want, &mut stock);
-            let pool = self.said.overlay(&want.pool);
+            let pool = self.statuses.overlay(&want.pool);
             let status = status(&pool, &progress, &foreign, Timestamp::now());
             if self.writes.len() + told.len() < WRITES_AT_ONCE
-                && self.said.begin(&pool, &status, now)
+                && self.statuses.begin(&pool, &status, now)
             {
                 told.push((pool, status));
             }
@@ -354,7 +340,7 @@ impl Work {
                 let demand = &self.intent.demands[*index];
                 let shares = self.engine.shares().get(*index);
                 let share = shares.cloned().unwrap_or_default();
-                let parts = stock.take(&self.engine.ledger, &demand.key, &share);
+                let parts = stock.take(&self.engine.members, &demand.key, &share);
                 match &self.record_error {
                     Some(error) if parts.iter().any(|part| part.kept < part.wanted) => {
                         refused("RecordNotSaved", error.clone())
@@ -421,7 +407,7 @@ impl Work {
                 self.record_error = saved.is_none().then(|| {
                     "what is to be written to the nodes could not be put on record".to_owned()
                 });
-                self.engine.ledger.recorded(saved);
+                self.engine.members.recorded(saved);
             }
             Ended::Status { uid, result } => {
                 if let Err(error) = &result {
@@ -430,7 +416,7 @@ impl Work {
                         "warm pools: writing a status"
                     );
                 }
-                self.said.ended(&uid, result.is_ok());
+                self.statuses.ended(&uid, result.is_ok());
             }
             Ended::Event(Err(error)) => {
                 tracing::info!(

@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered}
 
 use super::{
     WarmPoolMetrics,
-    ledger::{Ask, Call, Ledger, Stage, Written},
+    members::{Ask, Call, Members, Stage, Written},
     objects::{PlannedNode, candidate},
     plan::{Candidate, Demand, Plan, Targets, plan},
 };
@@ -34,7 +34,7 @@ pub(super) struct Intent {
 pub(super) struct Engine {
     fleet: Arc<Fleet>,
     daemons: Client,
-    pub(super) ledger: Ledger,
+    pub(super) members: Members,
     metrics: WarmPoolMetrics,
     calls: FuturesUnordered<BoxFuture<'static, Outcome>>,
     planned: Planned,
@@ -60,13 +60,13 @@ impl Engine {
     pub(super) fn new(
         fleet: Arc<Fleet>,
         daemons: Client,
-        ledger: Ledger,
+        members: Members,
         metrics: WarmPoolMetrics,
     ) -> Self {
         Self {
             fleet,
             daemons,
-            ledger,
+            members,
             metrics,
             calls: FuturesUnordered::new(),
             planned: Planned::default(),
@@ -74,13 +74,13 @@ impl Engine {
     }
 
     /// Looks at the nodes, plans if anything changed, and begins the calls that are due. What is returned is to be put on
-    /// record, and the ledger to be told.
+    /// record, and the members to be told.
     pub(super) fn advance(&mut self, intent: &Intent) -> Option<Written> {
         let now = Instant::now();
-        self.ledger.observe(&self.fleet.nodes(), now);
+        self.members.observe(&self.fleet.nodes(), now);
         self.plan(intent, now);
         let steps = self
-            .ledger
+            .members
             .step(&self.planned.wanted, &self.planned.keys, now);
         for call in steps.calls {
             self.calls.push(perform(self.daemons.clone(), call).boxed());
@@ -96,8 +96,8 @@ impl Engine {
     /// The nodes that are left alone.
     pub(super) fn foreign(&self) -> Vec<NodeName> {
         let foreign = self
-            .ledger
-            .members()
+            .members
+            .iter()
             .filter(|(_, member)| member.open && matches!(member.stage(), Stage::Foreign(_)));
         foreign.map(|(name, _)| name.clone()).collect()
     }
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     fn plan(&mut self, intent: &Intent, now: Instant) {
-        let members = self.ledger.members();
+        let members = self.members.iter();
         let candidates: Vec<_> = members
             .filter(|(_, member)| member.takes_part())
             .map(|(name, member)| candidate(name, &intent.nodes, member.refuses(now).cloned()))
@@ -140,27 +140,35 @@ impl Engine {
         };
         self.metrics.called(kind, answer.is_ok());
         let now = Now::read();
+        // What a daemon says that the node has left meanwhile says nothing of the node.
+        let is_there = self.fleet.address(&call.node).as_ref() == Some(&call.address);
         match answer {
             Ok(info) => {
-                let pools = info.pools.iter().map(|pool| Pool {
-                    key: pool.key.clone(),
+                // Whatever it has: also a pool that is not fit for the index may be somebody's.
+                let has = info.pools.iter();
+                let has = has.map(|pool| (pool.key.clone(), pool.target)).collect();
+                let draining = info.draining;
+                let pools = info.into_pools().into_iter().map(|pool| Pool {
+                    key: pool.key,
                     warm: pool.warm,
                     target: pool.target,
                 });
                 let pools: Vec<_> = pools.collect();
-                self.fleet.informed(&call.node, &pools, info.draining, now);
-                let has = pools.into_iter().map(|pool| (pool.key, pool.target));
-                self.ledger.answered(&call.node, has.collect(), now.instant);
+                if is_there {
+                    self.fleet.informed(&call.node, &pools, draining, now);
+                }
+                self.members.answered(&call, has, now.instant);
             }
             Err(error) => {
                 tracing::info!(node = %call.node, call = kind, error = &error as &dyn std::error::Error, "a call about pools failed");
-                if matches!(
+                let is_silent = matches!(
                     error,
                     sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_)
-                ) {
+                );
+                if is_there && is_silent {
                     self.fleet.suspect(&call.node, now);
                 }
-                self.ledger.failed(&call.node, &error, now.instant);
+                self.members.failed(&call, &error, now.instant);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! One loop in the server that holds the Lease. Decisions that bind this room:
 //!
-//! - The division is a pure function of pools and nodes (`plan`), what to do next a state machine without I/O (`ledger`), and
+//! - The division is a pure function of pools and nodes (`plan`), what to do next a state machine without I/O (`members`), and
 //!   only the outermost layer speaks to nodes and to kube-apiserver. So every rule is tested without a cluster.
 //! - A node's set is written whole (`PUT /v1/pools`), and only when it differs from what the node itself answered last: a
 //!   publication may be older than our own write. There is no merge with pools of others: a node that shows pools the driver
@@ -18,13 +18,13 @@
 mod driver;
 mod engine;
 mod error;
-mod ledger;
+mod members;
 mod metrics;
 mod objects;
 mod plan;
 mod record;
-mod said;
 mod status;
+mod statuses;
 #[cfg(test)]
 mod tests;
 

@@ -13,8 +13,11 @@ use kube::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Error, Result, error::within, ledger::Written};
-use crate::api::{NodeName, PoolKey};
+use super::{Error, Result, members::Written};
+use crate::{
+    api::{NodeName, PoolKey},
+    controller::within,
+};
 
 /// Name of the ConfigMap, and the field manager of what the driver writes.
 const NAME: &str = "sandbox-apiserver-warm-pools";

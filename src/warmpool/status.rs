@@ -3,14 +3,16 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::{
-    ledger::{Ledger, Stage},
+    members::{Members, Stage},
     objects::replicas,
     plan::Targets,
 };
-use crate::api::{NodeName, PoolKey, SandboxWarmPool, SandboxWarmPoolStatus};
+use crate::{
+    api::{NodeName, PoolKey, SandboxWarmPool, SandboxWarmPoolStatus},
+    controller::Said,
+};
 
 /// Nodes that a message names; the numbers speak of all.
 const NAMED_NODES: usize = 10;
@@ -54,8 +56,8 @@ pub(super) enum Progress {
 
 impl Stock {
     /// All that the driven nodes have.
-    pub(super) fn of(ledger: &Ledger) -> Self {
-        let members = ledger.members().map(|(name, member)| {
+    pub(super) fn of(members: &Members) -> Self {
+        let members = members.iter().map(|(name, member)| {
             let kept = match member.stage() {
                 Stage::Driven(has) if member.open => has.clone(),
                 _ => Targets::new(),
@@ -70,12 +72,12 @@ impl Stock {
     /// A pool's part of it.
     pub(super) fn take(
         &mut self,
-        ledger: &Ledger,
+        members: &Members,
         key: &PoolKey,
         share: &BTreeMap<NodeName, u32>,
     ) -> Vec<Part> {
-        let errors: BTreeMap<_, _> = ledger
-            .members()
+        let errors: BTreeMap<_, _> = members
+            .iter()
             .filter(|(name, _)| share.contains_key(*name))
             .filter_map(|(name, member)| Some((name, member.last_error.clone()?)))
             .collect();
@@ -129,20 +131,8 @@ pub(super) fn status(
         failing(parts),
         foreign_pools(foreign),
     ];
-    let conditions = said.into_iter().flatten().map(|said| {
-        let before = known.iter().find(|condition| condition.type_ == said.kind);
-        let since = before.filter(|condition| condition.status == said.status);
-        Condition {
-            type_: said.kind.to_owned(),
-            status: said.status.to_owned(),
-            reason: said.reason.to_owned(),
-            message: said.message,
-            observed_generation: generation,
-            last_transition_time: since.map_or(Time(now), |condition| {
-                condition.last_transition_time.clone()
-            }),
-        }
-    });
+    let conditions = said.into_iter().flatten();
+    let conditions = conditions.map(|said| said.condition(known, generation, now));
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     SandboxWarmPoolStatus {
         conditions: conditions.collect(),
@@ -151,14 +141,6 @@ pub(super) fn status(
         replicas: Some(sum(|part| part.kept)),
         selector: Some(format!("{POOL_HASH}={:08x}", fnv1a(name.as_bytes()))),
     }
-}
-
-/// A condition without its times.
-struct Said {
-    kind: &'static str,
-    status: &'static str,
-    reason: &'static str,
-    message: String,
 }
 
 fn ready(pool: &SandboxWarmPool, progress: &Progress) -> Said {
@@ -251,6 +233,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
     use serde_json::json;
 
     use super::*;

@@ -9,20 +9,23 @@ use std::{
 use super::{
     WarmPoolMetrics,
     engine::{Engine, Intent},
-    ledger::{Ledger, Written},
-    plan::Demand,
+    members::{Ask, Members, Stage, Written},
+    plan::{Demand, Targets},
 };
 use crate::{
     api::{NodeAddress, NodeInventory, PoolKey, Token},
-    fleet::{Fleet, HealthLimits, Now, Pool, Report},
+    fleet::{Fleet, Health, HealthLimits, NodeState, Now, Pool, Report},
     meta::{ResourceVersion, UnixTime},
     sandboxd::{Client, ClientOptions, TokenSource},
-    sim::{self, Fault, FaultKind, Handle},
+    sim::{self, Fault, FaultKind, Handle, Planted},
     store::Limits,
 };
 
 /// Generous: other builds may share the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Claims that a node takes.
+const MAX_CLAIMS: usize = 16;
 
 struct Bench {
     sim: sim::Fleet,
@@ -66,6 +69,7 @@ impl Bench {
             nodes,
             pools: pools.iter().map(|template| mk_key(template)).collect(),
             warm: 2,
+            max_claims: MAX_CLAIMS,
             latency: sim::Latency {
                 refill: Duration::from_millis(20),
                 ..sim::Latency::default()
@@ -82,7 +86,7 @@ impl Bench {
         let engine = Engine::new(
             fleet.clone(),
             mk_daemons(),
-            Ledger::new(written, takeover),
+            Members::new(written, takeover),
             WarmPoolMetrics::default(),
         );
         let bench = Self {
@@ -132,7 +136,7 @@ impl Bench {
     async fn turn(&mut self) {
         if let Some(written) = self.engine.advance(&self.intent) {
             self.saves += 1;
-            self.engine.ledger.recorded(Some(written));
+            self.engine.members.recorded(Some(written));
         }
         let _ = tokio::time::timeout(Duration::from_millis(20), self.engine.next()).await;
         for demand in self.intent.demands.clone() {
@@ -245,7 +249,7 @@ async fn a_failing_node_waits_alone_and_is_filled_when_it_is_well() {
     bench.turns(20).await;
     let tried = bench.puts(1);
     assert!((1..=3).contains(&tried), "{tried} tries");
-    let (_, member) = bench.engine.ledger.members().nth(1).unwrap();
+    let (_, member) = bench.engine.members.iter().nth(1).unwrap();
     let error = member.last_error.clone().unwrap();
     assert!(error.contains("disk full"), "{error}");
     bench.node(1).clear_faults().await;
@@ -402,4 +406,53 @@ async fn a_pool_that_a_node_refuses_does_not_keep_others_from_it() {
     bench.want(&[mk_demand("a", 4), mk_demand("b", 4)]);
     bench.until("b", &[2, 2]).await;
     bench.until("a", &[0, 4]).await;
+}
+
+#[tokio::test]
+async fn a_full_node_is_filled_and_counts_as_having_nothing_warm() {
+    let mut bench = Bench::new(2, &[]).await;
+    while bench.node(0).claimed() < MAX_CLAIMS {
+        bench.node(0).plant(Planted::new("default/x", mk_key("a")));
+    }
+    bench.want(&[mk_demand("a", 8)]);
+    bench.until("a", &[4, 4]).await;
+    let warm = |bench: &Bench| {
+        let nodes = bench.fleet.nodes();
+        [0, 1].map(|n| nodes[n].pools.first().map(|pool| pool.warm))
+    };
+    let begun = Instant::now();
+    while warm(&bench)[1] != Some(4) && begun.elapsed() < PATIENCE {
+        bench.turn().await;
+    }
+    assert_eq!(warm(&bench), [Some(0), Some(4)]);
+}
+
+#[test]
+fn what_a_daemon_said_that_the_node_has_left_is_not_the_nodes() {
+    let (mut members, now) = (Members::new(Written::new(), false), Instant::now());
+    let at = |address: &str| NodeState {
+        name: "n1".into(),
+        address: address.parse().ok(),
+        health: Health::Fresh,
+        draining: false,
+        cordoned: false,
+        pools: Vec::new(),
+    };
+    let due = |members: &mut Members, address| {
+        members.observe(&[at(address)], now);
+        members
+            .step(&BTreeMap::new(), &Default::default(), now)
+            .calls
+    };
+    let first = due(&mut members, "10.0.0.1:80");
+    assert_eq!(first[0].ask, Ask::Read);
+    assert!(due(&mut members, "10.0.0.2:80").is_empty(), "one at a time");
+    let theirs = Targets::from([(mk_key("theirs"), 3)]);
+    members.answered(&first[0], theirs, now);
+    assert_eq!(*members.iter().next().unwrap().1.stage(), Stage::Unread);
+    let second = due(&mut members, "10.0.0.2:80");
+    assert_eq!(second[0].address, "10.0.0.2:80".parse().unwrap());
+    members.answered(&second[0], Targets::new(), now);
+    let driven = Stage::Driven(Targets::new());
+    assert_eq!(*members.iter().next().unwrap().1.stage(), driven);
 }

@@ -17,7 +17,7 @@ use sandbox_apiserver::{
     api::{ClaimId, NodeAddress, NodeInventory, NodeName, PoolKey, Token, UserPart},
     auth::{Authenticator, Authorizer, UserInfo},
     feed::{self, Credential, Error, Event},
-    fleet::{Fleet, Health, HealthLimits},
+    fleet::{Fleet, Health, HealthLimits, Now, Phase},
     inventory::{Inventory, InventoryMetrics, NotKept, Options, Publication, Source, Update},
     meta::ResourceVersion,
     node::{self, Agent, Identity, Inventories, NodeMetrics, Objects},
@@ -218,6 +218,21 @@ impl Bench {
     }
 }
 
+/// An agent that waits for its daemon as long as it takes.
+fn patient() -> node::Options {
+    node::Options {
+        poll_within: Duration::from_secs(3_600),
+        ..quick()
+    }
+}
+
+/// Makes the agent's next look at the daemon one that never ends. Others are answered.
+async fn hang_the_next_look(daemon: &Handle) {
+    assert!(daemon.inject(Fault::once(FaultKind::Hang, LIST)).await);
+    let is_used = || daemon.faults().iter().all(|fault| fault.times == Some(0));
+    until("the agent looks", is_used).await;
+}
+
 fn quick() -> node::Options {
     node::Options {
         idle_poll_apart: Duration::from_millis(100),
@@ -374,6 +389,58 @@ async fn a_server_starts_although_the_daemon_beside_an_agent_is_down() {
     bench.is_live().await;
     assert!(!bench.lists(&lost));
     assert_eq!(bench.server.health(&node), Some(Health::Fresh));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_starts_although_an_agent_never_comes_to_its_snapshot() {
+    let bench = Bench::with(2, patient()).await;
+    hang_the_next_look(bench.daemon()).await;
+    let claim = bench.daemon().plant(Planted::new("default/new", key()));
+    let mut listed = bench.sim.inventories();
+    listed[0].agent = Some(bench.agent.identity.endpoint());
+    listed[0].entries.clear();
+    listed[0].total = Some(0);
+    // It is heard of every three seconds, and its daemon answered the last time.
+    let server = Server::start(&listed).await;
+    let node = bench.daemon().name();
+    assert!(server.fleet.by_claim(node, &claim).is_some(), "it was read");
+    assert!(!server.inventory.is_live(node));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_slower_than_the_start_waits_is_told_live_in_the_end() {
+    let bench = Bench::start(2).await;
+    let late = Fault {
+        path: LIST.to_owned(),
+        ..Fault::always(FaultKind::Late { millis: 2_500 })
+    };
+    assert!(bench.daemon().inject(late).await);
+    let mut listed = bench.sim.inventories();
+    listed[0].agent = Some(bench.agent.identity.endpoint());
+    let server = Server::start(&listed).await;
+    let node = bench.daemon().name();
+    assert!(!server.inventory.is_live(node), "the start did not wait");
+    until("the feed is live", || server.inventory.is_live(node)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_sent_brings_back_nothing_that_was_before() {
+    let bench = Bench::with(1, patient()).await;
+    let claim = bench.daemon().plant(Planted::new("default/mine", key()));
+    bench.shows(&claim, true).await;
+    hang_the_next_look(bench.daemon()).await;
+    let (node, server) = (bench.daemon().name(), &bench.server);
+    let now = Now::read();
+    server.fleet.set_phase(node, &claim, Phase::Paused, now);
+    let kept = server.inventory.keep_user(node, &claim, &mk_user(3)).await;
+    kept.unwrap();
+    let sandbox = || server.fleet.by_claim(node, &claim).unwrap().value.clone();
+    until("it is told", || sandbox().user.is_some()).await;
+    assert_eq!(
+        sandbox().phase,
+        Phase::Paused,
+        "the agent has not looked since"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,8 @@ use std::{
 };
 
 use sandbox_apiserver::{
-    api::{NodeInventory, PoolKey, Token},
+    api::{AgentEndpoint, NodeInventory, PoolKey, Token},
+    feed::Credential,
     fleet::{Fleet, HealthLimits},
     inventory::{ClusterNode, Inventory, InventoryMetrics, Options, Publication, Source, Update},
     meta::{ResourceVersion, UnixTime},
@@ -442,6 +443,74 @@ async fn no_token_goes_to_an_address_that_is_not_the_nodes() {
     bench.nodes.send(Update::Applied(own)).await.unwrap();
     eventually("it is read", || asked(node, LIST) == 1).await;
     assert!(bench.inventory.refresh(node.name()).await);
+}
+
+#[tokio::test]
+async fn no_token_goes_where_the_node_was_before() {
+    let second = Duration::from_secs(1);
+    let bench = Bench::started(Setting {
+        nodes: 1,
+        options: Options {
+            node_address_cidrs: Vec::new(),
+            ..Setting::default().options
+        },
+        health: HealthLimits {
+            fresh: second,
+            probe_interval: second,
+            ..HealthLimits::default()
+        },
+        ..Setting::default()
+    })
+    .await;
+    let node = bench.node(0);
+    let at = |ip: &str| {
+        let node = json!({"metadata": {"name": node.name()}, "status": {"addresses": [{"type": "InternalIP", "address": ip}]}});
+        serde_json::from_value::<ClusterNode>(node).unwrap()
+    };
+    let address = || bench.fleet.address(node.name());
+    for left in [
+        Update::Deleted(node.name().clone()),
+        Update::Applied(at("192.0.2.7")),
+    ] {
+        let own = Update::Applied(at("127.0.0.1"));
+        bench.nodes.send(own).await.unwrap();
+        eventually("it is asked", || address().is_some()).await;
+        assert!(bench.inventory.refresh(node.name()).await);
+        assert!(bench.fleet.place(&mk_pool(), &[]).is_some());
+        bench.nodes.send(left).await.unwrap();
+        eventually("it is asked no more", || address().is_none()).await;
+        assert!(bench.fleet.place(&mk_pool(), &[]).is_none());
+        let asked = node.log().len();
+        bench.publish(&node.inventory()).await;
+        tokio::time::sleep(second * 3).await;
+        assert!(!bench.inventory.refresh(node.name()).await);
+        assert_eq!(node.log().len(), asked);
+        assert_eq!(bench.names().len(), 6, "what it holds is listed");
+    }
+}
+
+#[tokio::test]
+async fn a_node_whose_agent_goes_before_it_was_heard_is_read() {
+    let mut bench = Bench::new(Setting {
+        nodes: 1,
+        options: Options {
+            agent_credential: Some(Credential::Fixed(Token::from("x".to_owned()))),
+            ..Setting::default().options
+        },
+        ..Setting::default()
+    })
+    .await;
+    // It takes connections and says nothing.
+    let agent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    bench.listed[0].agent = Some(AgentEndpoint {
+        address: agent.local_addr().unwrap().to_string(),
+        certificate_sha256: "0".repeat(64),
+    });
+    bench.list().await;
+    bench.listed[0].agent = None;
+    bench.list().await;
+    bench.ready().await;
+    assert_eq!(asked(bench.node(0), LIST), 1);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Every pool's last status, by uid.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct Statuses {
     statuses: HashMap<String, Status>,
 }
 
@@ -27,7 +27,7 @@ struct Status {
     failed: bool,
 }
 
-impl Said {
+impl Statuses {
     /// The pool with what was said last in place of what a watch has told of, which may be older.
     pub(super) fn overlay(&self, pool: &SandboxWarmPool) -> SandboxWarmPool {
         let said = self.statuses.get(uid(pool));
@@ -38,7 +38,7 @@ impl Said {
         }
     }
 
-    /// Whether `status` is to be written now; then it counts as under way. `pool` is as [`Said::overlay`] gave it.
+    /// Whether `status` is to be written now; then it counts as under way. `pool` is as [`Statuses::overlay`] gave it.
     pub(super) fn begin(
         &mut self,
         pool: &SandboxWarmPool,
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn news_is_written_at_once_and_counts_in_their_time() {
-        let (mut said, now) = (Said::default(), Instant::now());
+        let (mut said, now) = (Statuses::default(), Instant::now());
         let pool = SandboxWarmPool::default();
         let later = |millis| now + Duration::from_millis(millis);
         assert!(said.begin(&pool, &mk_status(1, 1), now));
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_is_repeated_after_a_pause() {
-        let (mut said, now) = (Said::default(), Instant::now());
+        let (mut said, now) = (Statuses::default(), Instant::now());
         let (pool, status) = (SandboxWarmPool::default(), mk_status(1, 1));
         assert!(said.begin(&pool, &status, now));
         said.ended("", false);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_the_object_says_already_is_not_written() {
-        let mut said = Said::default();
+        let mut said = Statuses::default();
         let pool = SandboxWarmPool {
             status: Some(mk_status(1, 1)),
             ..SandboxWarmPool::default()

@@ -1,6 +1,6 @@
 //! What the driver knows of the nodes, and what is to be done next: a state machine without I/O.
 //!
-//! The rules of a [`Ledger::step`]:
+//! The rules of a [`Members::step`]:
 //!
 //! - A node is asked what it has before it is told anything. One that shows pools the driver never wrote is left alone.
 //! - Less goes out first. More goes out as far as the wanted sum minus all that nodes may still have leaves room for, so that
@@ -66,8 +66,8 @@ pub(super) type Written = BTreeMap<NodeName, BTreeSet<PoolKey>>;
 
 /// Every node.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    members: BTreeMap<NodeName, Member>,
+pub(super) struct Members {
+    by_name: BTreeMap<NodeName, Member>,
     written: Written,
     saving: bool,
     takeover: bool,
@@ -113,11 +113,11 @@ pub(super) enum Stage {
     Foreign(Targets),
 }
 
-impl Ledger {
-    /// An empty ledger. `written` is what is on record.
+impl Members {
+    /// No members. `written` is what is on record.
     pub(super) fn new(written: Written, takeover: bool) -> Self {
         Self {
-            members: BTreeMap::new(),
+            by_name: BTreeMap::new(),
             written,
             saving: false,
             takeover,
@@ -125,23 +125,23 @@ impl Ledger {
         }
     }
 
-    pub(super) fn members(&self) -> impl Iterator<Item = (&NodeName, &Member)> {
-        self.members.iter()
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeName, &Member)> {
+        self.by_name.iter()
     }
 
     /// Takes over which nodes there are and how they are.
     pub(super) fn observe(&mut self, nodes: &[NodeState], now: Instant) {
         let names: BTreeSet<_> = nodes.iter().map(|node| &node.name).collect();
         // A call that is under way reports to its member.
-        self.members
+        self.by_name
             .retain(|name, member| names.contains(name) || member.under_way.is_some());
         for node in nodes {
-            self.members
+            self.by_name
                 .entry(node.name.clone())
                 .or_insert_with(|| Member::new(now))
                 .observe(node);
         }
-        for (_, member) in self.members.iter_mut().filter(|(n, _)| !names.contains(n)) {
+        for (_, member) in self.by_name.iter_mut().filter(|(n, _)| !names.contains(n)) {
             (member.fresh, member.open) = (false, false);
         }
     }
@@ -156,7 +156,7 @@ impl Ledger {
         let mut steps = Steps::default();
         let mut room = self.room(wanted, now);
         let nothing = Targets::new();
-        let names: Vec<_> = self.members.keys().cloned().collect();
+        let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
             if self.n_calls >= CALLS_AT_ONCE {
                 break;
@@ -195,8 +195,8 @@ impl Ledger {
     }
 
     /// A node answered with what it has.
-    pub(super) fn answered(&mut self, node: &NodeName, has: Targets, now: Instant) {
-        let written = self.written.get(node);
+    pub(super) fn answered(&mut self, call: &Call, has: Targets, now: Instant) {
+        let written = self.written.get(&call.node);
         let foreign = has
             .keys()
             .any(|key| !written.is_some_and(|written| written.contains(key)));
@@ -204,18 +204,28 @@ impl Ledger {
             true => Stage::Foreign(has),
             false => Stage::Driven(has),
         };
-        self.n_calls -= 1;
-        if let Some(member) = self.members.get_mut(node) {
+        if let Some(member) = self.end(call) {
             member.answered(stage, now);
         }
     }
 
     /// A call failed.
-    pub(super) fn failed(&mut self, node: &NodeName, error: &sandboxd::Error, now: Instant) {
-        self.n_calls -= 1;
-        if let Some(member) = self.members.get_mut(node) {
+    pub(super) fn failed(&mut self, call: &Call, error: &sandboxd::Error, now: Instant) {
+        if let Some(member) = self.end(call) {
             member.failed(error, now);
         }
+    }
+
+    /// Ends a call. Gives the member that its outcome is about: none when its daemon is elsewhere by now, for then the
+    /// outcome says nothing of the one that is there.
+    fn end(&mut self, call: &Call) -> Option<&mut Member> {
+        self.n_calls -= 1;
+        let member = self.by_name.get_mut(&call.node)?;
+        if member.address.as_ref() != Some(&call.address) {
+            member.under_way = None;
+            return None;
+        }
+        Some(member)
     }
 
     /// How many more VMs of each key may be asked for: what is wanted, less what nodes may have. `None` while a node that is
@@ -227,7 +237,7 @@ impl Ledger {
                 *room.left.entry(key.clone()).or_default() += i64::from(*target);
             }
         }
-        for (name, member) in self.members.iter().filter(|(_, member)| member.fresh) {
+        for (name, member) in self.by_name.iter().filter(|(_, member)| member.fresh) {
             if member.stage == Stage::Unread && member.n_failures == 0 {
                 return None;
             }
@@ -253,7 +263,7 @@ impl Ledger {
         room: &mut Option<Room>,
         now: Instant,
     ) -> Option<Ask> {
-        let member = self.members.get(name)?;
+        let member = self.by_name.get(name)?;
         let idle = member.fresh && member.under_way.is_none() && member.not_before <= now;
         if !idle || member.address.is_none() {
             return None;
@@ -279,7 +289,7 @@ impl Ledger {
     }
 
     fn begin(&mut self, node: &NodeName, ask: Ask, now: Instant) -> Option<Call> {
-        let member = self.members.get_mut(node)?;
+        let member = self.by_name.get_mut(node)?;
         let address = member.address.clone()?;
         member.under_way = Some(ask.clone());
         member.looked = Some(now);
@@ -292,12 +302,12 @@ impl Ledger {
     }
 }
 
-impl Ledger {
+impl Members {
     /// Takes out of a record that is written anyway what is neither wanted nor on the node any more, and, when there are too
     /// many, nodes that nobody knows.
     fn prune(&self, record: &mut Written, keys: &BTreeSet<PoolKey>) {
         for (node, written) in record.iter_mut() {
-            if let Some(member) = self.members.get(node)
+            if let Some(member) = self.by_name.get(node)
                 && matches!(member.stage, Stage::Driven(_))
             {
                 let may_have = member.may_have();
@@ -306,7 +316,7 @@ impl Ledger {
         }
         let crowded = record.len() > RECORDED_NODES;
         record.retain(|node, written| {
-            !written.is_empty() && (!crowded || self.members.contains_key(node))
+            !written.is_empty() && (!crowded || self.by_name.contains_key(node))
         });
     }
 }

@@ -1,0 +1,251 @@
+//! One node's live feed: what its agent tells, merged into the index as it comes.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{
+    answers,
+    daemons::Daemons,
+    feeds::{FIRST_SNAPSHOT_WITHIN, News},
+    rejection::Rejections,
+};
+use crate::{
+    api::{NodeName, UserPart},
+    feed::{self, Agent, Backoff, Event, Listening, NodeState, State},
+    fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row},
+};
+
+/// How long direct reads give way to a snapshot that is asked for again: a slow daemon has time for two looks.
+const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
+/// Pause before that, longer than the time between two tries of a direct read that gave way.
+const SNAPSHOTS_APART: Duration = Duration::from_secs(2);
+/// Pause while a direct read of the node is under way, which may have begun before the feed.
+const READ_PAUSE: Duration = Duration::from_millis(20);
+
+/// Follows one agent.
+pub(super) struct FeedTask {
+    pub(super) daemons: Arc<Daemons>,
+    pub(super) node: NodeName,
+    pub(super) agent: Agent,
+    pub(super) news_tx: mpsc::Sender<(NodeName, News)>,
+}
+
+impl FeedTask {
+    /// Never ends.
+    pub(super) async fn run(self) {
+        let mut backoff = Backoff::default();
+        let mut told = None;
+        loop {
+            let Err(error) = self.listen(&mut backoff, &mut told).await;
+            self.daemons.metrics.feed_lost();
+            if told != Some(News::Lost) {
+                self.complain(&error);
+                self.tell(&mut told, News::Lost).await;
+            }
+            sleep(backoff.pause()).await;
+        }
+    }
+
+    fn complain(&self, error: &feed::Error) {
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(node = %self.node, error, "no feed: the node is read and its inventory watched");
+    }
+
+    /// Listens until something goes wrong.
+    async fn listen(
+        &self,
+        backoff: &mut Backoff,
+        told: &mut Option<News>,
+    ) -> feed::Result<Infallible> {
+        let connection = self.agent.connect().await?;
+        let mut patience = FIRST_SNAPSHOT_WITHIN;
+        loop {
+            let mut reading = Some(self.begin_read().await);
+            let until = Instant::now() + patience;
+            let mut feed = giving_way(&mut reading, until, connection.listen()).await?;
+            let (sandboxes, node) = self.first_snapshot(&mut feed, &mut reading, until).await?;
+            // What was done here since the reading was given up may be newer than the snapshot: ask for another one.
+            let Some(reading) = reading else {
+                drop(feed);
+                patience = SNAPSHOT_WITHIN;
+                sleep(SNAPSHOTS_APART).await;
+                continue;
+            };
+            let _live = self.daemons.feeds.enter(&self.node, connection.objects());
+            self.take_all(reading, sandboxes, &node);
+            backoff.reset();
+            self.tell(told, News::Live).await;
+            loop {
+                self.take(feed.next().await?);
+            }
+        }
+    }
+
+    /// Waits for the snapshot. `reading` is given up when it does not come by `until`, or the agent itself waits for its
+    /// daemon: then others may try to read the node.
+    async fn first_snapshot(
+        &self,
+        feed: &mut Listening,
+        reading: &mut Option<ReadGuard<'_>>,
+        until: Instant,
+    ) -> feed::Result<(Vec<feed::Sandbox>, NodeState)> {
+        loop {
+            let event = giving_way(reading, until, feed.next()).await?;
+            match event {
+                Event::Snapshot {
+                    sandboxes, node, ..
+                } => return Ok((sandboxes, node)),
+                Event::Heartbeat {
+                    daemon_answers: false,
+                } => *reading = None,
+                _ => {}
+            }
+            self.take(event);
+        }
+    }
+
+    async fn tell(&self, told: &mut Option<News>, news: News) {
+        *told = Some(news);
+        // A follower that is gone takes this task with it.
+        let _ = self.news_tx.send((self.node.clone(), news)).await;
+    }
+
+    /// Begins what the snapshot will end. What is done here until then is newer than the snapshot.
+    async fn begin_read(&self) -> ReadGuard<'_> {
+        loop {
+            match self.daemons.fleet.begin_read(&self.node) {
+                Some(reading) => return reading,
+                None => sleep(READ_PAUSE).await,
+            }
+        }
+    }
+
+    fn take_all(&self, reading: ReadGuard<'_>, sandboxes: Vec<feed::Sandbox>, node: &NodeState) {
+        let (mut rows, mut users) = (Vec::with_capacity(sandboxes.len()), Vec::new());
+        for sandbox in sandboxes {
+            if let Some(user) = sandbox.user {
+                users.push((sandbox.row.id.clone(), taken(user)));
+            }
+            rows.push(self.row(sandbox.row));
+        }
+        self.merge(|fleet, now| {
+            fleet.read(reading, &rows, now);
+            fleet.informed(&self.node, &pools(node), node.draining, now);
+            for (claim, user) in &users {
+                fleet.restore_user(&self.node, claim, user);
+            }
+        });
+    }
+
+    fn take(&self, event: Event) {
+        self.merge(|fleet, now| match event {
+            Event::Sandbox(sandbox) => {
+                let claim = sandbox.row.id.clone();
+                fleet.observe(&self.node, &self.row(sandbox.row), now);
+                if let Some(user) = sandbox.user {
+                    fleet.restore_user(&self.node, &claim, &taken(user));
+                }
+                fleet.heard(&self.node, now);
+            }
+            Event::User(claim, user) => {
+                fleet.restore_user(&self.node, &claim, &taken(*user));
+            }
+            // What we released is gone already, and is to stay dead for good.
+            Event::Removed(claim) if fleet.by_claim(&self.node, &claim).is_none() => {
+                fleet.heard(&self.node, now);
+            }
+            Event::Removed(claim) => {
+                fleet.confirmed_absent(&self.node, &claim, now);
+                fleet.heard(&self.node, now);
+            }
+            Event::Node(node) => fleet.informed(&self.node, &pools(&node), node.draining, now),
+            Event::Heartbeat {
+                daemon_answers: true,
+            } => fleet.heard(&self.node, now),
+            Event::Heartbeat {
+                daemon_answers: false,
+            } => fleet.suspect(&self.node, now),
+            Event::Snapshot { .. } => {}
+        });
+    }
+
+    /// Does `merge` unless the node's inventory is gone.
+    fn merge(&self, merge: impl FnOnce(&Fleet, Now)) {
+        let fleet = &self.daemons.fleet;
+        let roster = &self.daemons.roster;
+        roster.if_present(&self.node, || merge(fleet, Now::read()));
+    }
+
+    /// The row for the index, within the bounds of what the daemon itself may answer.
+    fn row(&self, row: feed::Row) -> Row {
+        let mut rejections = Rejections::default();
+        let row = Row {
+            claim: row.id,
+            claim_ref: row.claim_ref,
+            phase: match row.state {
+                State::Running => Phase::Running,
+                State::Hibernated => Phase::Paused,
+                State::Archived => Phase::Archived,
+                State::Failed => Phase::Failed,
+                State::Unknown => Phase::Unknown,
+            },
+            deadline: row.deadline,
+            claimed_at: row.claimed_at,
+            pool: Some(row.pool),
+            address: Default::default(),
+            from_checkpoint: row.from_checkpoint.map(|id| id.as_str().into()),
+            metadata: row.metadata,
+        };
+        let row = answers::sound_row(row, &mut rejections);
+        self.daemons.metrics.rejected_entries(&rejections);
+        row
+    }
+}
+
+/// Waits for `call`, with `reading` in hand until `until` at most.
+async fn giving_way<T>(
+    reading: &mut Option<ReadGuard<'_>>,
+    until: Instant,
+    call: impl Future<Output = T>,
+) -> T {
+    let mut call = std::pin::pin!(call);
+    if reading.is_some() {
+        match timeout_at(until, &mut call).await {
+            Ok(done) => return done,
+            Err(_) => *reading = None,
+        }
+    }
+    call.await
+}
+
+/// A user part as the index takes it: whatever an agent says, the server's own keys are the server's to set.
+fn taken(mut user: UserPart) -> Arc<UserPart> {
+    user.drop_reserved();
+    Arc::new(user)
+}
+
+fn pools(node: &NodeState) -> Vec<Pool> {
+    let pools = node.pools.iter().map(|pool| Pool {
+        key: pool.key.clone(),
+        warm: pool.warm,
+        target: pool.target,
+    });
+    answers::sound(pools)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_cannot_set_the_servers_own_keys() {
+        let mut user = UserPart::default();
+        let keys = [crate::api::labels::TOKEN, "team"];
+        user.annotations = keys.map(|key| (key.into(), "x".into())).into();
+        assert!(taken(user).annotations.keys().eq(["team"]));
+    }
+}
