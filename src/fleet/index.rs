@@ -8,7 +8,8 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Health, HealthLimits, Now, Sandbox,
+    Health, HealthLimits, Now, Phase, Sandbox,
+    health::REAP_GRACE,
     naming::{distinct_id_name, id_name},
     node::{End, Node},
     placement::Candidates,
@@ -63,8 +64,12 @@ pub(super) struct State {
     pub(super) n_reads: u64,
     /// Names that a create is under way for.
     pub(super) reserved: HashSet<SandboxKey>,
+    /// Names that their holders keep whoever comes, each with the number of reasons.
+    pub(super) kept: HashMap<SandboxKey, usize>,
     /// Expired sandboxes that are kept although their VM is gone, oldest first, each with the time it goes.
     pub(super) retained: VecDeque<(UnixTime, NodeName, ClaimId)>,
+    /// Deleted sandboxes that a finalizer keeps although their VM is gone, oldest first.
+    pub(super) finalizing: VecDeque<(NodeName, ClaimId)>,
 }
 
 impl Fleet {
@@ -79,7 +84,9 @@ impl Fleet {
             losers: HashMap::new(),
             n_reads: 0,
             reserved: HashSet::new(),
+            kept: HashMap::new(),
             retained: VecDeque::new(),
+            finalizing: VecDeque::new(),
         };
         Self {
             store,
@@ -182,6 +189,10 @@ impl State {
                 node.next_deadline,
                 record.value.deadline.filter(|_| !record.value.is_over()),
             );
+            if record.value.phase == Phase::Expired && !record.value.gone {
+                let reaped_by = record.value.deadline.map(|ended| ended.after(REAP_GRACE));
+                node.reaped_by = earlier(node.reaped_by, reaped_by);
+            }
             node.claims.insert(record.clone());
         }
     }
@@ -198,11 +209,10 @@ impl State {
             (sandbox.namespace, sandbox.name) = (wanted.namespace, wanted.name);
             return self.put(sandbox);
         };
-        if precedes(&sandbox, &holder.value) {
-            self.store.commit([Change::Delete(Key::new(
-                wanted.namespace.clone(),
-                wanted.name.clone(),
-            ))]);
+        // While a create of the name is not settled, the newcomer may be a double of it.
+        let is_kept = self.reserved.contains(&wanted) || self.kept.contains_key(&wanted);
+        if !is_kept && precedes(&sandbox, &holder.value) {
+            self.store.commit([Change::Delete(place_of(&holder.value))]);
             (sandbox.namespace, sandbox.name) = (wanted.namespace.clone(), wanted.name.clone());
             self.put(sandbox);
             self.list_under_id(holder.value.clone(), wanted);
@@ -211,7 +221,7 @@ impl State {
         }
     }
 
-    fn list_under_id(&mut self, mut sandbox: Sandbox, wanted: SandboxKey) {
+    pub(super) fn list_under_id(&mut self, mut sandbox: Sandbox, wanted: SandboxKey) {
         sandbox.namespace = wanted.namespace.clone();
         sandbox.name = id_name(&sandbox.claim);
         if self.store.get(&sandbox.namespace, &sandbox.name).is_some() {
@@ -233,9 +243,7 @@ impl State {
         end: End,
     ) -> Option<Arc<Stored<Sandbox>>> {
         let holder = self.nodes.get_mut(node)?;
-        holder.dead.insert(claim.clone(), end);
-        holder.touch(claim);
-        holder.holds.remove(claim);
+        holder.bury(claim, end);
         let record = holder.claims.remove(claim)?;
         self.delete(&record.value);
         Some(record)
@@ -243,17 +251,19 @@ impl State {
 
     pub(super) fn delete(&mut self, sandbox: &Sandbox) {
         let key = SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone());
-        self.store.commit([Change::Delete(Key::new(
-            key.namespace.clone(),
-            key.name.clone(),
-        ))]);
+        self.store.commit([Change::Delete(place_of(sandbox))]);
         if sandbox.name_taken {
-            self.losers.retain(|_, losers| {
-                losers.retain(|(node, claim)| *claim != sandbox.claim || *node != sandbox.node);
-                !losers.is_empty()
-            });
+            self.waits_no_more(sandbox);
         }
         self.promote(key);
+    }
+
+    /// Notes that a sandbox waits for no name any more.
+    pub(super) fn waits_no_more(&mut self, sandbox: &Sandbox) {
+        self.losers.retain(|_, losers| {
+            losers.retain(|(node, claim)| *claim != sandbox.claim || *node != sandbox.node);
+            !losers.is_empty()
+        });
     }
 
     /// Gives a free name to the claim that has the best right to it.
@@ -274,8 +284,7 @@ impl State {
         if !rest.is_empty() {
             self.losers.insert(key.clone(), rest);
         }
-        let old = Key::new(heir.value.namespace.clone(), heir.value.name.clone());
-        self.store.commit([Change::Delete(old)]);
+        self.store.commit([Change::Delete(place_of(&heir.value))]);
         self.put(Sandbox {
             namespace: key.namespace,
             name: key.name,
@@ -283,6 +292,11 @@ impl State {
             ..heir.value.clone()
         });
     }
+}
+
+/// Where a sandbox is listed.
+pub(super) fn place_of(sandbox: &Sandbox) -> Key {
+    Key::new(sandbox.namespace.clone(), sandbox.name.clone())
 }
 
 /// Whether `one` has the better right to a name that both ask for.

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Now, Phase, ReadGuard, Report, Row, Sandbox,
+    Health, Now, Phase, ReadGuard, Report, Row, Sandbox,
     index::{Fleet, State},
     naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
     node::{End, Hold, Node},
@@ -98,13 +98,14 @@ impl Fleet {
         }
     }
 
-    /// Takes over what a node answered about one sandbox.
+    /// Takes over what a node's agent tells of one sandbox. It may have seen that before this server's last write.
     ///
     /// An unknown node is one that was forgotten meanwhile: it stays so.
     pub fn observe(&self, node: &NodeName, row: &Row, now: Now) {
         let mut state = self.lock();
-        if state.nodes.contains_key(node) {
-            state.merge_row(node, row, Source::Node, now);
+        if let Some(known) = state.nodes.get_mut(node) {
+            known.touch(&row.claim);
+            state.merge_row(node, row, Source::Feed, now);
         }
     }
 
@@ -131,8 +132,17 @@ impl Fleet {
 enum Source {
     /// A publication: late, maybe replayed. `fallback`: creation time of what it does not date.
     Publication { fallback: Option<UnixTime> },
-    /// The node itself, now.
+    /// The node's agent: as of a moment ago.
+    Feed,
+    /// The node itself, asked after this server's last write.
     Node,
+}
+
+impl Source {
+    /// Whether a sandbox that this source lists on `node` is out of reach.
+    fn is_lost(self, node: &Node) -> bool {
+        matches!(self, Self::Publication { .. }) && node.health == Health::Lost
+    }
 }
 
 impl State {
@@ -141,12 +151,18 @@ impl State {
         let node = self.node_mut(name, now);
         match (node.dead.get(&row.claim), source) {
             (None, _) => {}
-            (Some(End::Absent), Source::Node) => node.dead.revive(&row.claim),
+            (Some(End::Absent), Source::Feed | Source::Node) => node.dead.revive(&row.claim),
             (Some(_), _) => return true,
         }
         if let Some(known) = node.claims.get(&row.claim).cloned() {
-            let hold = settle(node, row, source);
-            let merged = merge(&known.value, row, &hold, node.address_ip(), now.wall);
+            let hold = settle(node, row, source, now);
+            let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
+            merged.node_ip = node.address_ip();
+            merged.node_lost = source.is_lost(node);
+            let state_of = |sandbox: &Sandbox| (sandbox.phase, sandbox.node_lost, sandbox.gone);
+            if state_of(&merged) != state_of(&known.value) {
+                merged.changed = now.wall;
+            }
             if merged != known.value {
                 self.put(merged);
             }
@@ -161,9 +177,12 @@ impl State {
                 },
             ) => fallback,
             (None, Source::Publication { fallback: None }) => return false,
-            (None, Source::Node) => now.wall,
+            (None, Source::Feed | Source::Node) => now.wall,
         };
-        let sandbox = first_seen(node, row, created, now.wall);
+        let sandbox = Sandbox {
+            node_lost: source.is_lost(node),
+            ..first_seen(node, row, created, now.wall)
+        };
         self.list(sandbox, wanted_key(row));
         true
     }
@@ -201,19 +220,23 @@ impl State {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
-        let Some(record) = node.claims.get(claim).cloned() else {
-            node.dead.insert(claim.clone(), End::Absent);
+        node.bury(claim, End::Absent);
+        let there = node.claims.get(claim).filter(|record| !record.value.gone);
+        let Some(record) = there.cloned() else {
             return;
         };
         let expired = record
             .value
             .deadline
             .is_some_and(|deadline| deadline <= now);
-        let outlives = record.value.deleted_at.is_none() && expired && record.value.is_retained();
-        if outlives || record.value.has_finalizers() {
-            self.retain(record.value.clone(), now);
-        } else {
-            self.unlist(name, claim, End::Absent);
+        let is_deleted = record.value.deleted_at.is_some();
+        let outlives = expired && record.value.is_retained();
+        match record.value.has_finalizers() {
+            true if is_deleted => self.await_finalizers(&record.value, now),
+            false if is_deleted || !outlives => {
+                self.unlist(name, claim, End::Absent);
+            }
+            _ => self.retain(record.value.clone(), now),
         }
     }
 }
@@ -232,49 +255,45 @@ impl Node {
 }
 
 /// Lets go of what the row confirms; the node's own word also settles what it contradicts. Returns what still holds.
-fn settle(node: &mut Node, row: &Row, source: Source) -> Hold {
-    if !node.holds.contains_key(&row.claim) {
-        return Hold::default();
+fn settle(node: &mut Node, row: &Row, source: Source, now: Now) -> Option<Hold> {
+    let hold = node.holds.get_mut(&row.claim)?;
+    let outweighed = match source {
+        Source::Publication { .. } => false,
+        Source::Feed => hold.is_old(now.instant),
+        Source::Node => true,
+    };
+    hold.unlisted = false;
+    hold.phase
+        .take_if(|phase| outweighed || *phase == row.phase);
+    hold.deadline
+        .take_if(|deadline| outweighed || Some(*deadline) == row.deadline);
+    if hold.is_settled() {
+        return node.holds.remove(&row.claim);
     }
-    node.hold(&row.claim, |hold| {
-        let direct = matches!(source, Source::Node);
-        hold.unlisted = false;
-        hold.phase = hold.phase.filter(|phase| !direct && *phase != row.phase);
-        hold.deadline = hold
-            .deadline
-            .filter(|deadline| !direct && Some(*deadline) != row.deadline);
-    });
-    node.holds.get(&row.claim).cloned().unwrap_or_default()
+    Some(hold.clone())
 }
 
 /// The known sandbox with what the row says of it. Creation time and name stay for the object's life.
-fn merge(
-    known: &Sandbox,
-    row: &Row,
-    hold: &Hold,
-    node_ip: Option<std::net::IpAddr>,
-    now: UnixTime,
-) -> Sandbox {
-    let deadline = hold.deadline.or(row.deadline).or(known.deadline);
-    let phase = effective(hold.phase.unwrap_or(row.phase), deadline, now);
-    let unchanged = phase == known.phase && !known.node_lost && !known.gone;
+fn merge(known: &Sandbox, row: &Row, hold: Option<&Hold>, now: UnixTime) -> Sandbox {
+    let deadline = hold
+        .and_then(|hold| hold.deadline)
+        .or(row.deadline)
+        .or(known.deadline);
+    let phase = hold.and_then(|hold| hold.phase).unwrap_or(row.phase);
     Sandbox {
         address: if row.address.is_empty() {
             known.address.clone()
         } else {
             row.address.clone()
         },
-        node_ip,
         pool: merged_pool(known.pool.as_ref(), row.pool.as_ref()),
         from_checkpoint: row
             .from_checkpoint
             .clone()
             .or_else(|| known.from_checkpoint.clone()),
-        changed: if unchanged { known.changed } else { now },
+        phase: effective(phase, deadline, now),
         deadline,
-        phase,
         gone: false,
-        node_lost: false,
         ..known.clone()
     }
 }
@@ -312,7 +331,7 @@ fn first_seen(node: &Node, row: &Row, created: UnixTime, now: UnixTime) -> Sandb
         deleted_at: None,
         phase: effective(row.phase, row.deadline, now),
         gone: false,
-        node_lost: node.health == super::Health::Lost,
+        node_lost: false,
         name_taken: false,
         user: restored_user_part(row),
     }

@@ -6,14 +6,14 @@ use compact_str::CompactString;
 
 use super::{
     Now, Phase, Sandbox,
-    index::{Fleet, State},
+    index::{Fleet, State, place_of},
     naming::uid_of,
-    node::{End, Hold},
+    node::{End, Node},
 };
 use crate::{
     api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
     meta::{ResourceVersion, UnixTime},
-    store::Stored,
+    store::{Change, Stored},
 };
 
 /// The right to create the sandbox of one name. While it lives nobody else gets it.
@@ -64,6 +64,13 @@ pub struct Granted {
     pub user: Option<Arc<UserPart>>,
 }
 
+/// While it lives, the sandbox that has a name keeps it, even from one that was claimed earlier.
+#[derive(Debug)]
+pub struct KeptName {
+    fleet: Arc<Fleet>,
+    key: SandboxKey,
+}
+
 /// A direct read of a node that is under way; at most one a node. Dropped without an answer it leaves no trace.
 #[derive(Debug)]
 pub struct ReadGuard<'a> {
@@ -77,11 +84,35 @@ impl NameReservation {
     pub fn key(&self) -> &SandboxKey {
         &self.key
     }
+
+    /// From now on, and when the reservation is long over, whoever has the name keeps it: what is still to turn up is not
+    /// what anybody asked for.
+    pub fn keep(&self) -> KeptName {
+        let mut state = self.fleet.lock();
+        *state.kept.entry(self.key.clone()).or_default() += 1;
+        KeptName {
+            fleet: self.fleet.clone(),
+            key: self.key.clone(),
+        }
+    }
 }
 
 impl Drop for NameReservation {
     fn drop(&mut self) {
         self.fleet.lock().reserved.remove(&self.key);
+    }
+}
+
+impl Drop for KeptName {
+    fn drop(&mut self) {
+        let mut state = self.fleet.lock();
+        let reasons = state.kept.get_mut(&self.key);
+        if reasons.is_some_and(|reasons| {
+            *reasons -= 1;
+            *reasons == 0
+        }) {
+            state.kept.remove(&self.key);
+        }
     }
 }
 
@@ -128,22 +159,31 @@ impl Fleet {
 
     /// Lists a granted claim under its reserved name. It stays listed until the node lists it or denies having it.
     ///
+    /// `asked` are nodes that may have granted the same claim before: what one of them has listed under the name meanwhile is
+    /// listed under its id from now on.
+    ///
     /// # Errors
     /// [`ClaimLost`] when a claim made elsewhere came to have the name meanwhile; the grant is not listed.
     pub fn granted(
         &self,
         name: &NameReservation,
         granted: Granted,
+        asked: &[NodeName],
         now: Now,
     ) -> Result<Arc<Stored<Sandbox>>, ClaimLost> {
         let mut state = self.lock();
         let key = &name.key;
         // A publication may have listed our own claim before its answer reached us.
         let holder = self.store().get(&key.namespace, &key.name);
-        if holder.is_some_and(|holder| {
+        let other = holder.filter(|holder| {
             holder.value.claim != granted.claim || holder.value.node != granted.node
-        }) {
-            return Err(ClaimLost);
+        });
+        if let Some(other) = other {
+            if !asked.contains(&other.value.node) {
+                return Err(ClaimLost);
+            }
+            state.store.commit([Change::Delete(place_of(&other.value))]);
+            state.list_under_id(other.value.clone(), key.clone());
         }
         state.grant(key, granted, now);
         self.store().get(&key.namespace, &key.name).ok_or(ClaimLost)
@@ -163,7 +203,7 @@ impl Fleet {
             state.list(sandbox, wanted);
             state
                 .node_mut(&node, now)
-                .hold(&claim, |hold| hold.unlisted = true);
+                .hold(&claim, now.instant, |hold| hold.unlisted = true);
         }
         let listed = state.node_mut(&node, now).claims.get(&claim).cloned();
         listed.expect("it was listed if it was not there")
@@ -178,16 +218,12 @@ impl Fleet {
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
         let mut state = self.lock();
-        let record = state.nodes.get(node)?.claims.get(claim).cloned();
+        let known = state.nodes.get_mut(node)?;
+        let record = known.claims.get(claim).cloned();
         match record {
             Some(record) if record.value.has_finalizers() => {
-                let deleted_at = record.value.deleted_at.or(Some(now.wall));
-                state.put(Sandbox {
-                    gone: true,
-                    deleted_at,
-                    changed: now.wall,
-                    ..record.value.clone()
-                });
+                known.bury(claim, End::Released);
+                state.await_finalizers(&record.value, now.wall);
                 state.nodes.get(node)?.claims.get(claim).cloned()
             }
             _ => state.unlist(node, claim, End::Released),
@@ -227,7 +263,7 @@ impl Fleet {
             .cloned()
             .ok_or(Overtaken)?;
         if ends {
-            state.unlist(node, claim, End::Released);
+            state.unlist(node, claim, End::Absent);
         }
         Ok(stored)
     }
@@ -240,20 +276,18 @@ impl Fleet {
         phase: Phase,
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
-        self.change(
-            node,
-            claim,
-            |hold| hold.phase = Some(phase),
-            |known| Sandbox {
+        self.change(node, claim, |node, known| {
+            // What the node has said already needs no holding on to.
+            if known.phase == phase {
+                return known.clone();
+            }
+            node.hold(claim, now.instant, |hold| hold.phase = Some(phase));
+            Sandbox {
                 phase,
-                changed: if known.phase == phase {
-                    known.changed
-                } else {
-                    now.wall
-                },
+                changed: now.wall,
                 ..known.clone()
-            },
-        )
+            }
+        })
     }
 
     /// Notes a lease that the node granted; it holds until the node reports the same.
@@ -262,16 +296,18 @@ impl Fleet {
         node: &NodeName,
         claim: &ClaimId,
         deadline: UnixTime,
+        now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
-        self.change(
-            node,
-            claim,
-            |hold| hold.deadline = Some(deadline),
-            |known| Sandbox {
+        self.change(node, claim, |node, known| {
+            if known.deadline == Some(deadline) {
+                return known.clone();
+            }
+            node.hold(claim, now.instant, |hold| hold.deadline = Some(deadline));
+            Sandbox {
                 deadline: Some(deadline),
                 ..known.clone()
-            },
-        )
+            }
+        })
     }
 
     /// Notes that a deletion was asked for and is not done yet. Repeated, the first time stays.
@@ -281,15 +317,10 @@ impl Fleet {
         claim: &ClaimId,
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
-        self.change(
-            node,
-            claim,
-            |_| {},
-            |known| Sandbox {
-                deleted_at: known.deleted_at.or(Some(now.wall)),
-                ..known.clone()
-            },
-        )
+        self.change(node, claim, |_, known| Sandbox {
+            deleted_at: known.deleted_at.or(Some(now.wall)),
+            ..known.clone()
+        })
     }
 
     /// Begins a direct read of a node; `None` while another one is under way, or for an unknown node.
@@ -313,15 +344,13 @@ impl Fleet {
         &self,
         node: &NodeName,
         claim: &ClaimId,
-        hold: impl FnOnce(&mut Hold),
-        change: impl FnOnce(&Sandbox) -> Sandbox,
+        change: impl FnOnce(&mut Node, &Sandbox) -> Sandbox,
     ) -> Option<Arc<Stored<Sandbox>>> {
         let mut state = self.lock();
         let known = state.nodes.get_mut(node)?;
         let record = known.claims.get(claim).cloned()?;
-        known.hold(claim, hold);
         known.touch(claim);
-        let changed = change(&record.value);
+        let changed = change(known, &record.value);
         if changed == record.value {
             return Some(record);
         }
@@ -335,16 +364,26 @@ impl State {
         let (node, claim) = (granted.node.clone(), granted.claim.clone());
         let listed = self.node_mut(&node, now).claims.get(&claim).cloned();
         match listed {
-            Some(record) => self.put(Sandbox {
-                user: granted.user,
-                deadline: granted.deadline,
-                ..record.value.clone()
-            }),
+            Some(record) => {
+                // It waits for the name if a double was listed before it.
+                if record.value.name_taken {
+                    self.waits_no_more(&record.value);
+                    self.store.commit([Change::Delete(place_of(&record.value))]);
+                }
+                self.put(Sandbox {
+                    namespace: key.namespace.clone(),
+                    name: key.name.clone(),
+                    name_taken: false,
+                    user: granted.user,
+                    deadline: granted.deadline,
+                    ..record.value.clone()
+                });
+            }
             None => {
                 let sandbox = self.sandbox_of(key.clone(), granted, now);
                 self.put(sandbox);
                 self.node_mut(&node, now)
-                    .hold(&claim, |hold| hold.unlisted = true);
+                    .hold(&claim, now.instant, |hold| hold.unlisted = true);
             }
         }
     }

@@ -13,6 +13,7 @@ mod error;
 mod fork;
 mod joint;
 mod keep;
+mod lease;
 mod lifecycle;
 mod metrics;
 mod owed;

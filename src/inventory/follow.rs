@@ -163,6 +163,9 @@ impl Follower {
             for (node, _) in attention.probe {
                 self.probe(node);
             }
+            for node in &attention.read {
+                self.want_read(node, None);
+            }
         }
         for node in self.feeds.overdue(now.instant) {
             self.feed_news(&node, News::Lost);
