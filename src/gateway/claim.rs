@@ -451,3 +451,15 @@ fn metadata(user: &UserPart) -> BTreeMap<String, String> {
 
 /// The id of a claim and where it is.
 pub(super) type Winner = (NodeName, ClaimId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_none_is_not_kept() {
+        assert_eq!(address(Some("10.0.0.1:80".into())), "10.0.0.1:80");
+        assert_eq!(address(Some("x".repeat(301))), "");
+        assert_eq!(address(None), "");
+    }
+}

@@ -1,11 +1,16 @@
 //! From the first probe to the last answer.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use sandbox_apiserver::{
+    api::{PoolKey, UserPart},
+    meta::UnixTime,
+    sim::Planted,
+};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{ADMIN, Cluster, Door, SANDBOXES, item, mk_sandbox},
+    harness::{ADMIN, Cluster, Door, SANDBOXES, item, mk_node, mk_sandbox, until},
     widgets::{WIDGETS, Workshop},
 };
 
@@ -169,4 +174,69 @@ async fn a_restart_shows_the_same_objects_with_newer_versions() {
     assert_eq!(uid(&after), uid(&before));
     assert_eq!(after, before, "a publication of the same is no change");
     assert_ne!(before["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_whoever_brought_its_shutdown_time() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let node = &cluster.nodes.nodes()[0];
+    let pool = PoolKey {
+        template: "python:3.12".into(),
+        net: "none".into(),
+        size: "small".into(),
+    };
+    // As after a restart of this server: the node lists what an earlier life made, and its agent knows what the user said.
+    let claim = node.plant(Planted {
+        ttl_seconds: 120,
+        ..Planted::new("default/a", pool)
+    });
+    cluster.publish().await;
+    let record = || cluster.fleet.by_claim(node.name(), &claim);
+    until("the sandbox is listed", || record().is_some()).await;
+    let day = Duration::from_secs(86_400);
+    let user = UserPart {
+        shutdown_time: Some(UnixTime::now().after(7 * day)),
+        generation: 1,
+        spec: "{}".into(),
+        ..UserPart::default()
+    };
+    cluster
+        .fleet
+        .restore_user(node.name(), &claim, &Arc::new(user));
+    let soon = UnixTime::now().after(day / 2);
+    until("the lease is renewed", || {
+        record().is_some_and(|record| record.value.deadline.is_some_and(|ends| ends > soon))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let renewals = "sandbox_apiserver_gateway_lease_renewals_total";
+    assert_eq!(cluster.door.counted(renewals), 1.0, "and then left alone");
+}
+
+#[tokio::test]
+async fn a_lease_that_no_node_grants_is_told_or_refused() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let key = "sandbox.cocoonstack.io/ttl-seconds";
+    let create = async |name: &str, seconds: &str| {
+        let mut sandbox = mk_sandbox(name);
+        sandbox["metadata"]["annotations"] = json!({key: seconds});
+        cluster.client.post(SANDBOXES, &sandbox).await
+    };
+    for (name, seconds, cut) in [("a", "86400", false), ("b", "100000", true)] {
+        let created = create(name, seconds).await;
+        assert_eq!(created.code(), 201, "{}", created.text());
+        let deadline =
+            &created.json()["metadata"]["annotations"]["sandbox.cocoonstack.io/deadline"];
+        let warnings = created.headers("warning").join("\n");
+        assert_eq!(warnings.contains(key), cut, "{warnings}");
+        assert_eq!(warnings.contains(deadline.as_str().unwrap()), cut);
+    }
+    let writes = cluster.writes_at_nodes();
+    for seconds in ["0", "2147483648", "9223372036854775808", "x"] {
+        let refused = create("c", seconds).await;
+        let status = refused.refusal(422, "Invalid");
+        let cause = &status["details"]["causes"][0];
+        assert_eq!(cause["field"], format!("metadata.annotations[{key}]"));
+    }
+    assert_eq!(cluster.writes_at_nodes(), writes);
 }
