@@ -67,7 +67,7 @@ impl Fleet {
             }
         }
         if report.complete {
-            doubt.absent = state.absent(node, &listed).len();
+            doubt.absent = state.absent(node, &listed);
         }
         doubt
     }
@@ -91,7 +91,7 @@ impl Fleet {
                 state.merge_row(&node, row, Source::Node, now);
             }
         }
-        for claim in state.absent_for_sure(&node, &listed) {
+        for claim in state.missing(&node, &listed) {
             if !touched.contains(&claim) {
                 state.vanish(&node, &claim, now.wall);
             }
@@ -103,8 +103,7 @@ impl Fleet {
     /// An unknown node is one that was forgotten meanwhile: it stays so.
     pub fn observe(&self, node: &NodeName, row: &Row, now: Now) {
         let mut state = self.lock();
-        if let Some(known) = state.nodes.get_mut(node) {
-            known.touch(&row.claim);
+        if state.nodes.contains_key(node) {
             state.merge_row(node, row, Source::Feed, now);
         }
     }
@@ -187,32 +186,23 @@ impl State {
         true
     }
 
-    /// Claims of the node that `listed` leaves out and that no hold protects.
-    fn absent(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
-        let Some(node) = self.nodes.get(node) else {
-            return Vec::new();
+    /// How many claims of the node `listed` leaves out although no hold protects them.
+    fn absent(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> usize {
+        let node = self.nodes.get(node);
+        let missing = node.into_iter().flat_map(|node| node.missing(listed));
+        let is_held = |sandbox: &Sandbox| {
+            let hold = node.and_then(|node| node.holds.get(&sandbox.claim));
+            // A claim that ended before it was ever listed never will be.
+            hold.is_some_and(|hold| hold.unlisted) && sandbox.phase != Phase::Expired
         };
-        // A claim that ended before it was ever listed never will be.
-        let is_expired = |claim: &ClaimId| {
-            let record = node.claims.get(claim);
-            record.is_some_and(|record| record.value.phase == Phase::Expired)
-        };
-        let is_held = |claim: &ClaimId| {
-            let hold = node.holds.get(claim);
-            hold.is_some_and(|hold| hold.unlisted) && !is_expired(claim)
-        };
-        node.missing(listed)
-            .filter(|claim| !is_held(claim))
-            .cloned()
-            .collect()
+        missing.filter(|sandbox| !is_held(sandbox)).count()
     }
 
-    /// Claims of the node that `listed` leaves out, when the node itself made the list.
-    fn absent_for_sure(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
-        self.nodes
-            .get(node)
-            .map(|node| node.missing(listed).cloned().collect())
-            .unwrap_or_default()
+    /// The claims of the node that `listed` leaves out.
+    fn missing(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
+        let node = self.nodes.get(node);
+        let missing = node.into_iter().flat_map(|node| node.missing(listed));
+        missing.map(|sandbox| sandbox.claim.clone()).collect()
     }
 
     /// The node does not have the claim any more.
@@ -242,11 +232,9 @@ impl State {
 }
 
 impl Node {
-    fn missing<'a>(&'a self, listed: &'a HashSet<&ClaimId>) -> impl Iterator<Item = &'a ClaimId> {
-        let there = self.claims.iter().filter(|record| !record.value.gone);
-        there
-            .map(|record| &record.value.claim)
-            .filter(|claim| !listed.contains(claim))
+    fn missing<'a>(&'a self, listed: &'a HashSet<&ClaimId>) -> impl Iterator<Item = &'a Sandbox> {
+        let there = self.claims.iter().map(|record| &record.value);
+        there.filter(|sandbox| !sandbox.gone && !listed.contains(&sandbox.claim))
     }
 
     pub(super) fn address_ip(&self) -> Option<std::net::IpAddr> {

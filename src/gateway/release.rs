@@ -32,12 +32,12 @@ impl Gateway {
     /// # Errors
     /// [`Error::NoToken`]: then nothing is changed.
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
-        let token = self.inner.daemons.check_token();
-        token.map_err(|error| Error::NoToken(Arc::new(error)))?;
         let Sandbox { node, claim, .. } = &record.value;
         if record.value.gone {
             return Ok(self.forget(&record));
         }
+        let token = self.inner.daemons.check_token();
+        token.map_err(|error| Error::NoToken(Arc::new(error)))?;
         if self.is_owed(node, claim) {
             return Ok(self.pending(record).await);
         }

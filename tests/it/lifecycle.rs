@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use sandbox_apiserver::{
     api::{PoolKey, UserPart},
     meta::UnixTime,
-    sim::Planted,
+    sim::{self, Fault, FaultKind, Planted},
 };
 use serde_json::{Value, json};
 
@@ -239,4 +239,57 @@ async fn a_lease_that_no_node_grants_is_told_or_refused() {
         assert_eq!(cause["field"], format!("metadata.annotations[{key}]"));
     }
     assert_eq!(cluster.writes_at_nodes(), writes);
+}
+
+#[tokio::test]
+async fn a_create_is_not_refused_because_of_its_own_double() {
+    let options = sim::Options {
+        nodes: 2,
+        ..mk_node(40)
+    };
+    let cluster = Cluster::start(options).await;
+    let [silent, slow] = cluster.nodes.nodes() else {
+        panic!("two nodes")
+    };
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/claim");
+    let mute = FaultKind::Status {
+        status: 500,
+        text: String::new(),
+    };
+    let mute = Fault {
+        path: "/v1/sandboxes".to_owned(),
+        ..Fault::always(mute)
+    };
+    let late = Fault::always(FaultKind::Late { millis: 500 });
+    let late = Fault {
+        path: "/v1/claim".to_owned(),
+        ..late
+    };
+    assert!(silent.inject(lost).await && silent.inject(mute).await && slow.inject(late).await);
+    // Which of them is asked first is a draw.
+    for n in 0..20 {
+        let name = format!("a{n}");
+        let create = async {
+            let created = cluster.create(&name).await;
+            created["status"]["nodeName"].as_str().unwrap().to_owned()
+        };
+        let publish = async {
+            // The double is listed before the other node has answered.
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            cluster.publish().await;
+        };
+        let (node, ()) = futures::join!(create, publish);
+        if silent.claimed() > 0 {
+            assert_eq!(node, slow.name().as_str());
+            silent.clear_faults().await;
+            until("the double is released", || {
+                silent.claimed() == 0 && cluster.fleet.counts().name_conflicts == 0
+            })
+            .await;
+            let object = cluster.client.get(item(&name)).await.json();
+            assert_eq!(object["status"]["nodeName"], slow.name().as_str());
+            return;
+        }
+    }
+    panic!("the silent node was never asked");
 }
