@@ -1,8 +1,15 @@
 //! DELETE: the object that is meant, and no other.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use sandbox_apiserver::sim::{Fault, FaultKind};
+use sandbox_apiserver::{
+    apiserver::{Context, Deleted, Dependents, Resource},
+    auth::UserInfo,
+    sim::{Fault, FaultKind},
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -279,4 +286,26 @@ async fn who_asks_for_what_is_owed_is_answered_at_once() {
             == 0
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_changes_an_object_meanwhile_does_not_cost_it_its_finalizer() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let before = cluster.fleet.store().get("default", "a").unwrap();
+    let patch = json!({"metadata": {"labels": {"team": "x"}}});
+    let patched = cluster.client.merge(item("a"), &patch).await;
+    assert_eq!(patched.code(), 200, "{}", patched.text());
+    let user = Arc::new(UserInfo::new("admin", &[]));
+    let context = Context::new(user, String::new(), String::new());
+    let deleted = cluster
+        .sandboxes
+        .delete(&context, before, Dependents::Orphan)
+        .await;
+    let Ok(Deleted::Pending(object)) = deleted else {
+        panic!("{deleted:?}")
+    };
+    let user = object.value.user.as_ref().unwrap();
+    assert_eq!(user.finalizers, ["orphan"]);
+    assert_eq!(user.labels["team"], "x");
 }

@@ -144,6 +144,7 @@ pub(crate) struct Cluster {
     pub(crate) door: Door,
     pub(crate) nodes: sim::Fleet,
     pub(crate) fleet: Arc<Fleet>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) client: Client,
     inventories_tx: mpsc::Sender<Update<Publication>>,
     /// Aborted on drop.
@@ -188,7 +189,7 @@ impl Cluster {
         );
         let definition = sandbox_definition().unwrap();
         let sandboxes = Arc::new(Sandboxes::new(definition, fleet.clone(), gateway));
-        door.serve(door.builder().serve(sandboxes).unwrap());
+        door.serve(door.builder().serve(sandboxes.clone()).unwrap());
 
         let (inventories_tx, inventories) = mpsc::channel(16);
         let (_, no_nodes) = mpsc::channel(1);
@@ -204,6 +205,7 @@ impl Cluster {
             door,
             nodes,
             fleet,
+            sandboxes,
             client,
             inventories_tx,
             _tasks: tasks,

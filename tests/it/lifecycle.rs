@@ -293,3 +293,23 @@ async fn a_create_is_not_refused_because_of_its_own_double() {
     }
     panic!("the silent node was never asked");
 }
+
+#[tokio::test]
+async fn what_a_node_granted_unheard_is_asked_for_once_more_at_the_end() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let node = &cluster.nodes.nodes()[0];
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/claim");
+    let mute = Fault {
+        path: "/v1/sandboxes".to_owned(),
+        ..Fault::always(FaultKind::WrongJson)
+    };
+    assert!(node.inject(lost).await && node.inject(mute).await);
+    let refused = cluster.client.post(SANDBOXES, &mk_sandbox("a")).await;
+    assert_eq!(refused.code(), 500, "{}", refused.text());
+    // By now it is asked every few seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(node.claimed(), 1);
+    node.clear_faults().await;
+    cluster.door.closing.cancel();
+    until("it is released", || node.claimed() == 0).await;
+}
