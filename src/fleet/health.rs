@@ -19,7 +19,7 @@ const RETAINED_OBJECTS: usize = 10_000;
 const RETAINED_FOR: Duration = Duration::from_secs(3_600);
 
 /// How long after the end of its lease a sandbox may outlive it on the node.
-pub(super) const REAP_GRACE: Duration = Duration::from_secs(30);
+pub const REAP_GRACE: Duration = Duration::from_secs(30);
 /// Time between two reads of a node that leaves something open.
 const QUESTIONS_APART: Duration = Duration::from_secs(30);
 
@@ -266,7 +266,7 @@ impl State {
             self.retained.pop_front();
             match self.remnant(&node, &claim) {
                 Some(record) if record.value.has_finalizers() => {
-                    self.await_finalizers(&record.value, now);
+                    self.keep_for_finalizers(&record.value, now);
                 }
                 Some(_) => {
                     self.unlist(&node, &claim, End::Absent);
@@ -278,7 +278,7 @@ impl State {
 
     /// Keeps an object whose VM is gone, as deleted, until its last finalizer is taken away. Beyond the bound the oldest goes
     /// with its finalizers.
-    pub(super) fn await_finalizers(&mut self, sandbox: &Sandbox, now: UnixTime) {
+    pub(super) fn keep_for_finalizers(&mut self, sandbox: &Sandbox, now: UnixTime) {
         if sandbox.gone && sandbox.deleted_at.is_some() {
             return;
         }

@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Health, HealthLimits, Now, Phase, Sandbox,
+    HealthLimits, Now, Phase, Sandbox,
     health::REAP_GRACE,
     naming::{distinct_id_name, id_name},
     node::{End, Node},
@@ -26,17 +26,6 @@ pub struct Fleet {
     store: Arc<Store<Sandbox>>,
     // Held for one merge or one write, never over an await. Whoever holds it may lock the store, not the reverse.
     state: Mutex<State>,
-}
-
-/// Where a sandbox is.
-#[derive(Clone, Debug)]
-pub struct Located {
-    /// The sandbox as it is now.
-    pub sandbox: Arc<Stored<Sandbox>>,
-    /// Where its node's daemon is reached; `None` when no publication says.
-    pub address: Option<NodeAddress>,
-    /// Whether the node is heard of.
-    pub health: Health,
 }
 
 /// Numbers for metrics.
@@ -97,19 +86,6 @@ impl Fleet {
     /// The sandboxes, to read.
     pub fn store(&self) -> &Arc<Store<Sandbox>> {
         &self.store
-    }
-
-    /// The sandbox of that name and the node to ask about it.
-    pub fn locate(&self, key: &SandboxKey) -> Option<Located> {
-        let sandbox = self.store.get(&key.namespace, &key.name)?;
-        let state = self.lock();
-        let node = state.nodes.get(&sandbox.value.node);
-        let address = node.and_then(|node| node.address.clone());
-        Some(Located {
-            address,
-            health: node.map_or(Health::Lost, |node| node.health),
-            sandbox,
-        })
     }
 
     /// The sandbox with that claim id on that node.

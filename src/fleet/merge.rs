@@ -120,6 +120,7 @@ impl Fleet {
         let Some(gone) = state.nodes.remove(node) else {
             return;
         };
+        state.finalizing.retain(|(of, _)| of != node);
         for record in gone.claims.iter() {
             state.delete(&record.value);
         }
@@ -222,7 +223,7 @@ impl State {
         let is_deleted = record.value.deleted_at.is_some();
         let outlives = expired && record.value.is_retained();
         match record.value.has_finalizers() {
-            true if is_deleted => self.await_finalizers(&record.value, now),
+            true if is_deleted => self.keep_for_finalizers(&record.value, now),
             false if is_deleted || !outlives => {
                 self.unlist(name, claim, End::Absent);
             }

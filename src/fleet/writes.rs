@@ -223,7 +223,7 @@ impl Fleet {
         match record {
             Some(record) if record.value.has_finalizers() => {
                 known.bury(claim, End::Released);
-                state.await_finalizers(&record.value, now.wall);
+                state.keep_for_finalizers(&record.value, now.wall);
                 state.nodes.get(node)?.claims.get(claim).cloned()
             }
             _ => state.unlist(node, claim, End::Released),
@@ -264,6 +264,8 @@ impl Fleet {
             .ok_or(Overtaken)?;
         if ends {
             state.unlist(node, claim, End::Absent);
+            let place = |(of, known): &(NodeName, ClaimId)| of == node && known == claim;
+            state.finalizing.retain(|kept| !place(kept));
         }
         Ok(stored)
     }

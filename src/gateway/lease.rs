@@ -8,8 +8,6 @@ pub(super) const LONGEST: Duration = Duration::from_secs(86_400);
 /// The longest that is asked for. A daemon cuts what is too long, but counts in nanoseconds: of some centuries it makes
 /// nonsense.
 pub(super) const LONGEST_ASKED: Duration = Duration::from_secs(i32::MAX as u64);
-/// How long after the end of its lease a sandbox may outlive it on the node.
-pub(super) const REAP_GRACE: Duration = Duration::from_secs(30);
 
 /// The lease to ask for: whole seconds, rounded up; zero, the daemon's default, only for none.
 pub(super) fn ttl_seconds(ttl: Option<Duration>) -> u64 {

@@ -12,7 +12,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{Gateway, lease, release::Answer, route::is_silence};
 use crate::{
     api::{ClaimId, NodeName},
-    fleet::Now,
+    fleet::{Now, REAP_GRACE},
     meta::UnixTime,
     sandboxd,
 };
@@ -258,7 +258,7 @@ impl Owed {
         let now = UnixTime::now();
         let over = debt
             .lease_ends
-            .is_some_and(|ends| ends.after(lease::REAP_GRACE) <= now);
+            .is_some_and(|ends| ends.after(REAP_GRACE) <= now);
         Some(match (over, debt.known) {
             (true, _) => Standing::Over,
             (false, true) => Standing::Known,

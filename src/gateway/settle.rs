@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     api::{NodeAddress, NodeName},
+    fleet::REAP_GRACE,
     sandboxd::{self, SandboxRow},
 };
 
@@ -44,7 +45,7 @@ impl Claim {
     /// A node that says nothing for so long is asked until the lease that it may have granted is over. For as long no claim
     /// that turns up takes the name away from whoever has it.
     pub(super) async fn settle(self, winner: Option<Winner>) {
-        let lease_ends = Instant::now() + lease::granted(self.ttl()) + lease::REAP_GRACE;
+        let lease_ends = Instant::now() + lease::granted(self.ttl()) + REAP_GRACE;
         let question = Question {
             gateway: self.gateway().clone(),
             claim_ref: self.request.claim_ref.clone(),
@@ -171,7 +172,7 @@ mod tests {
             row("sb_2", &[(ATTEMPT, "another")]),
         );
         let (bare, labelled) = (row("sb_3", &[]), row("sb_4", &[("team", "a")]));
-        check(&[bare.clone()], &["sb_3"]);
+        check(std::slice::from_ref(&bare), &["sb_3"]);
         check(&[bare.clone(), mine.clone()], &["sb_1"]);
         check(&[other.clone(), mine], &["sb_1"]);
         check(&[other], &[]);

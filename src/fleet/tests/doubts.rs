@@ -45,7 +45,7 @@ impl Bench {
     }
 
     /// The nodes to read after so many seconds.
-    fn to_read(&mut self, seconds: u64) -> Vec<NodeName> {
+    fn asks_after(&mut self, seconds: u64) -> Vec<NodeName> {
         self.elapsed += seconds;
         self.fleet.tick(self.now()).read
     }
@@ -55,7 +55,7 @@ impl Bench {
 fn what_a_feed_saw_before_our_write_does_not_take_it_back() {
     let mut bench = Bench::new();
     let row = mk_row("sb_1", "a");
-    bench.publish("n1", &[row.clone()]);
+    bench.publish("n1", std::slice::from_ref(&row));
     bench.pause("sb_1");
     let renewed = UnixTime::from_secs(START + 20_000);
     bench
@@ -79,14 +79,14 @@ fn a_feed_that_was_faster_than_our_call_leaves_nothing_to_ask() {
         ..mk_row("sb_1", "a")
     });
     bench.pause("sb_1");
-    assert_eq!(bench.to_read(20), []);
+    assert_eq!(bench.asks_after(20), []);
 }
 
 #[test]
 fn what_a_feed_tells_during_a_read_is_not_taken_back_by_its_answer() {
     let bench = Bench::new();
     let row = mk_row("sb_1", "a");
-    bench.publish("n1", &[row.clone()]);
+    bench.publish("n1", std::slice::from_ref(&row));
     let read = bench.fleet.begin_read(&"n1".into()).unwrap();
     bench.observe(&Row {
         phase: Phase::Paused,
@@ -103,27 +103,27 @@ fn a_node_is_read_when_it_does_not_confirm_what_we_did() {
     bench.publish("n1", &[mk_row("sb_1", "a")]);
     bench.create("default/b", "n1", "sb_2").unwrap();
     bench.pause("sb_1");
-    assert_eq!(bench.to_read(9), []);
-    assert_eq!(bench.to_read(1), ["n1".into()]);
-    assert_eq!(bench.to_read(29), [], "the answer may be under way");
-    assert_eq!(bench.to_read(1), ["n1".into()]);
+    assert_eq!(bench.asks_after(9), []);
+    assert_eq!(bench.asks_after(1), ["n1".into()]);
+    assert_eq!(bench.asks_after(29), [], "the answer may be under way");
+    assert_eq!(bench.asks_after(1), ["n1".into()]);
     bench.read("n1", &[mk_row("sb_1", "a")]);
     bench.lists("default/a=sb_1@n1");
-    assert_eq!(bench.to_read(30), []);
+    assert_eq!(bench.asks_after(30), []);
 }
 
 #[test]
 fn a_node_is_read_when_it_does_not_say_that_a_sandbox_went_with_its_lease() {
     let mut bench = Bench::new();
     bench.publish("n1", &[mk_row("sb_1", "a")]);
-    assert_eq!(bench.to_read(10_000), []);
+    assert_eq!(bench.asks_after(10_000), []);
     bench.lists("default/a=sb_1@n1 Expired lost");
-    assert_eq!(bench.to_read(30), ["n1".into()]);
+    assert_eq!(bench.asks_after(30), ["n1".into()]);
     bench.read("n1", &[mk_row("sb_1", "a")]);
-    assert_eq!(bench.to_read(30), ["n1".into()], "it still has it");
+    assert_eq!(bench.asks_after(30), ["n1".into()], "it still has it");
     bench.read("n1", &[]);
     bench.lists("");
-    assert_eq!(bench.to_read(30), []);
+    assert_eq!(bench.asks_after(30), []);
 }
 
 #[test]
@@ -164,14 +164,14 @@ fn a_released_sandbox_that_a_finalizer_keeps_does_not_run_again() {
     bench.release("sb_1");
     let version = bench.fleet.store().head();
     let row = mk_row("sb_1", "a");
-    bench.publish("n1", &[row.clone()]);
-    bench.read("n1", &[row.clone()]);
+    bench.publish("n1", std::slice::from_ref(&row));
+    bench.read("n1", std::slice::from_ref(&row));
     bench.observe(&row);
     bench.read("n1", &[]);
     bench
         .fleet
         .confirmed_absent(&"n1".into(), &"sb_1".into(), bench.now());
-    bench.read("n1", &[row.clone()]);
+    bench.read("n1", std::slice::from_ref(&row));
     bench.release("sb_1");
     assert_eq!(bench.changes(version), "");
     assert!(bench.record("sb_1").unwrap().value.gone);
@@ -223,6 +223,17 @@ fn objects_that_finalizers_keep_are_bounded() {
     }
     assert_eq!(bench.fleet.store().count(&Scope::All), kept);
     assert!(bench.record("sb_0").is_none());
+    // Those that may go make room.
+    for n in 2..=kept {
+        bench.say(&format!("sb_{n}"), mk_user(&[])).unwrap();
+    }
+    for n in 0..kept {
+        let claim = format!("again_{n}");
+        bench.create_of("default/again", &claim, mk_user(&["x/y"]));
+        bench.release(&claim);
+        bench.say(&claim, mk_user(&[])).unwrap();
+    }
+    bench.lists("default/a1=sb_1@n1");
 }
 
 #[test]
