@@ -24,6 +24,7 @@ mod node;
 mod nodes;
 mod placement;
 mod report;
+mod reservation;
 mod restore;
 mod sandbox;
 #[cfg(test)]
@@ -39,5 +40,6 @@ pub use node::Health;
 pub use nodes::NodeState;
 pub use placement::Placement;
 pub use report::{Now, Pool, Report, Row};
+pub use reservation::{KeptName, NameReservation, NameTaken};
 pub use sandbox::{Phase, Sandbox};
-pub use writes::{ClaimLost, Granted, KeptName, NameReservation, NameTaken, Overtaken, ReadGuard};
+pub use writes::{ClaimLost, Granted, Overtaken, ReadGuard};

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Now, Phase, Sandbox,
+    NameReservation, Now, Phase, Sandbox,
     index::{Fleet, State, place_of},
     naming::uid_of,
     node::{End, Node},
@@ -15,21 +15,6 @@ use crate::{
     meta::{ResourceVersion, UnixTime},
     store::{Change, Stored},
 };
-
-/// The right to create the sandbox of one name. While it lives nobody else gets it.
-#[derive(Debug)]
-pub struct NameReservation {
-    fleet: Arc<Fleet>,
-    key: SandboxKey,
-}
-
-/// The name belongs to another sandbox, or to a create that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the name is taken")]
-pub struct NameTaken {
-    /// Whether the sandbox that has it is being deleted.
-    pub terminating: bool,
-}
 
 /// The node granted a claim whose name another one got meanwhile: the grant has to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,56 +49,12 @@ pub struct Granted {
     pub user: Option<Arc<UserPart>>,
 }
 
-/// While it lives, the sandbox that has a name keeps it, even from one that was claimed earlier.
-#[derive(Debug)]
-pub struct KeptName {
-    fleet: Arc<Fleet>,
-    key: SandboxKey,
-}
-
 /// A direct read of a node that is under way; at most one a node. Dropped without an answer it leaves no trace.
 #[derive(Debug)]
 pub struct ReadGuard<'a> {
     fleet: &'a Fleet,
     node: NodeName,
     number: u64,
-}
-
-impl NameReservation {
-    /// The name.
-    pub fn key(&self) -> &SandboxKey {
-        &self.key
-    }
-
-    /// From now on, and when the reservation is long over, whoever has the name keeps it: what is still to turn up is not
-    /// what anybody asked for.
-    pub fn keep(&self) -> KeptName {
-        let mut state = self.fleet.lock();
-        *state.kept.entry(self.key.clone()).or_default() += 1;
-        KeptName {
-            fleet: self.fleet.clone(),
-            key: self.key.clone(),
-        }
-    }
-}
-
-impl Drop for NameReservation {
-    fn drop(&mut self) {
-        self.fleet.lock().reserved.remove(&self.key);
-    }
-}
-
-impl Drop for KeptName {
-    fn drop(&mut self) {
-        let mut state = self.fleet.lock();
-        let reasons = state.kept.get_mut(&self.key);
-        if reasons.is_some_and(|reasons| {
-            *reasons -= 1;
-            *reasons == 0
-        }) {
-            state.kept.remove(&self.key);
-        }
-    }
 }
 
 impl ReadGuard<'_> {
@@ -137,26 +78,6 @@ impl Drop for ReadGuard<'_> {
 }
 
 impl Fleet {
-    /// Reserves a name for a create.
-    ///
-    /// # Errors
-    /// [`NameTaken`] when a sandbox has it or another create is under way for it.
-    pub fn reserve(self: &Arc<Self>, key: SandboxKey) -> Result<NameReservation, NameTaken> {
-        let mut state = self.lock();
-        if let Some(holder) = self.store().get(&key.namespace, &key.name) {
-            return Err(NameTaken {
-                terminating: holder.value.deleted_at.is_some(),
-            });
-        }
-        if !state.reserved.insert(key.clone()) {
-            return Err(NameTaken { terminating: false });
-        }
-        Ok(NameReservation {
-            fleet: self.clone(),
-            key,
-        })
-    }
-
     /// Lists a granted claim under its reserved name. It stays listed until the node lists it or denies having it.
     ///
     /// `asked` are nodes that may have granted the same claim before: what one of them has listed under the name meanwhile is

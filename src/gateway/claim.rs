@@ -1,13 +1,18 @@
 //! A claim: a warm VM for a name, from whichever node has one.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use compact_str::CompactString;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Error, Gateway, Result, lease, route::is_silence, settle::made_by};
+use super::{
+    Error, Gateway, Result,
+    attempt::{ATTEMPT, made_by, metadata},
+    lease,
+    route::is_silence,
+};
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart},
     fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox},
     meta::UnixTime,
     sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
@@ -25,13 +30,6 @@ const MAX_REDIRECTS: usize = 3;
 const QUICK_QUESTION: Duration = Duration::from_millis(500);
 /// Longest address of a sandbox that is kept: a DNS name and a port.
 const MAX_ADDRESS: usize = 300;
-/// What a daemon keeps of a claim's metadata: pairs, and bytes of all of them as JSON.
-const MAX_METADATA: usize = 16;
-const MAX_METADATA_BYTES: usize = 4_096;
-
-/// Key in a claim's metadata that tells our claims of one name apart.
-pub(super) const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
-
 /// What is claimed.
 #[derive(Clone, Debug)]
 pub struct ClaimOrder {
@@ -354,7 +352,7 @@ impl Claim {
 
     fn granted(&self, node: NodeName, reply: ClaimReply) -> Grant {
         Grant {
-            claimed_at: claimed_at(&reply, self.order.ttl),
+            claimed_at: lease::claimed_at(&reply, self.order.ttl),
             node,
             reply,
         }
@@ -410,43 +408,10 @@ impl Claim {
     }
 }
 
-/// When the node made the claim, by the node's own clock: the lease's end less its length. An answer does not say it, and
-/// every later reading of the node does.
-pub(super) fn claimed_at(reply: &ClaimReply, ttl: Option<Duration>) -> UnixTime {
-    let lease = lease::granted(ttl);
-    match reply.deadline {
-        Some(deadline) => {
-            UnixTime::from_secs(deadline.as_secs() - i64::try_from(lease.as_secs()).unwrap_or(0))
-        }
-        None => UnixTime::now(),
-    }
-}
-
 /// Where the sandbox is reached, as the node says; empty when it does not, or says what is no address.
 pub(super) fn address(owner: Option<String>) -> CompactString {
     let owner = owner.filter(|owner| owner.len() <= MAX_ADDRESS);
     owner.unwrap_or_default().into()
-}
-
-/// What goes with the claim for daemons that keep metadata: the labels, as many as fit, and which attempt it is.
-fn metadata(user: &UserPart) -> BTreeMap<String, String> {
-    let mut metadata = BTreeMap::from([(
-        ATTEMPT.to_owned(),
-        uuid::Uuid::new_v4().simple().to_string(),
-    )]);
-    let mut bytes = 128;
-    for (key, value) in &user.labels {
-        bytes += key.len() + value.len() + 6;
-        if metadata.len() >= MAX_METADATA
-            || bytes > MAX_METADATA_BYTES
-            || key.len() > 128
-            || key.starts_with(labels::PREFIX)
-        {
-            continue;
-        }
-        metadata.insert(key.to_string(), value.to_string());
-    }
-    metadata
 }
 
 /// The id of a claim and where it is.

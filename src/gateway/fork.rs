@@ -4,12 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::{
-    Error, Gateway, Result,
-    claim::{address, claimed_at},
-    lease,
-    lifecycle::conflict,
-};
+use super::{Error, Gateway, Result, claim::address, lease, lifecycle::conflict};
 use crate::{
     api::{SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
@@ -113,7 +108,7 @@ impl Gateway {
     fn list_child(&self, order: &ForkOrder, child: ClaimReply) -> ForkedSandbox {
         let parent = &order.parent.value;
         let name = [order.name_prefix.as_str(), &id_name(&child.id)].concat();
-        let claimed_at = claimed_at(&child, order.ttl);
+        let claimed_at = lease::claimed_at(&child, order.ttl);
         let granted = Granted {
             node: parent.node.clone(),
             claim: child.id.clone(),

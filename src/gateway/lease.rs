@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::{meta::UnixTime, sandboxd::ClaimReply};
+
 /// The lease a daemon gives when none is asked for, and the longest it gives.
 const DEFAULT: Duration = Duration::from_secs(300);
 pub(super) const LONGEST: Duration = Duration::from_secs(86_400);
@@ -20,6 +22,18 @@ pub(super) fn ttl_seconds(ttl: Option<Duration>) -> u64 {
 pub(super) fn granted(ttl: Option<Duration>) -> Duration {
     let asked = |ttl| Duration::from_secs(ttl_seconds(Some(ttl)));
     ttl.map_or(DEFAULT, asked).min(LONGEST)
+}
+
+/// When the node made the claim, by the node's own clock: the lease's end less its length. An answer does not say it, and
+/// every later reading of the node does.
+pub(super) fn claimed_at(reply: &ClaimReply, ttl: Option<Duration>) -> UnixTime {
+    let lease = granted(ttl);
+    match reply.deadline {
+        Some(deadline) => {
+            UnixTime::from_secs(deadline.as_secs() - i64::try_from(lease.as_secs()).unwrap_or(0))
+        }
+        None => UnixTime::now(),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! - A release is done when the node says so. Until then the sandbox stays, marked as deleted, and the node is asked again.
 //! - Only addresses that a publication names are called. A daemon's redirect is a hint which of them to try.
 
+mod attempt;
 mod claim;
 mod error;
 mod fork;

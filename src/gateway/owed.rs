@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -21,8 +22,10 @@ use crate::{
 const ROUND: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Nodes asked at once in one round.
+/// Nodes asked at once in one round, releases tried at once of one node, and how long new ones are begun there.
 const AT_ONCE: usize = 64;
+const NODE_AT_ONCE: usize = 4;
+const NODE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the answer to a delete waits until the debt is written down.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
@@ -178,14 +181,21 @@ impl Gateway {
         }
     }
 
-    /// Tries what one node owes, until it falls silent.
+    /// Tries what one node owes, until it falls silent or others have waited for long. What is left is due again.
     async fn pay_all(&self, node: NodeName, claims: Vec<ClaimId>) {
-        for claim in claims {
-            let hindered = self.pay(node.clone(), claim).await;
-            if hindered.is_some_and(|error| is_silence(&error)) {
+        let (ends, silent) = (Instant::now() + NODE_WITHIN, AtomicBool::new(false));
+        let (node, silent) = (&node, &silent);
+        let tries = claims.into_iter().map(|claim| async move {
+            if silent.load(Ordering::Relaxed) || Instant::now() >= ends {
                 return;
             }
-        }
+            let hindered = self.pay(node.clone(), claim).await;
+            if hindered.is_some_and(|error| is_silence(&error)) {
+                silent.store(true, Ordering::Relaxed);
+            }
+        });
+        let tries = futures::stream::iter(tries).buffer_unordered(NODE_AT_ONCE);
+        tries.collect::<()>().await;
     }
 
     /// Tries one debt once; what hindered it, if the node was asked.
