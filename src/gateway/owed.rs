@@ -213,7 +213,13 @@ impl Gateway {
             // The node's publication is gone, and every sandbox of it with it.
             (Standing::Known, None) if !in_index => Answer::Gone,
             (_, None) => return None,
-            (_, Some(address)) => self.try_release(&address, &claim).await,
+            (_, Some(address)) => {
+                let answer = self.try_release(&address, &claim).await;
+                if matches!(answer, Answer::Gone) {
+                    fleet.heard(&node, Now::read());
+                }
+                answer
+            }
         };
         match answer {
             Answer::Gone => {

@@ -286,6 +286,8 @@ async fn who_asks_for_what_is_owed_is_answered_at_once() {
             == 0
     })
     .await;
+    // What it paid shows that the node is there: it takes sandboxes again.
+    cluster.create("c").await;
 }
 
 #[tokio::test]
