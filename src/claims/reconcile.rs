@@ -244,8 +244,8 @@ impl Work<'_> {
         };
         let user = adopted(&self.claim, view.template.as_deref().ok());
         let fleet = &self.room.fleet;
-        if let Ok(record) = fleet.set_user(&sandbox.node, &sandbox.claim, *version, user) {
-            self.room.gateway.renew_if_needed(&record.value);
+        let adopted = fleet.set_user(&sandbox.node, &sandbox.claim, *version, user);
+        if adopted.is_ok() {
             self.room.metrics.outcome("adopted");
         }
     }

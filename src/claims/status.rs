@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::validate::Refusal;
 use crate::{
-    api::{ClaimSandboxRef, NodeAddress, SandboxClaim, SandboxClaimStatus},
+    api::{ClaimSandboxRef, SandboxClaim, SandboxClaimStatus},
     controller::Said,
     fleet::{self, Sandbox},
 };
@@ -22,7 +22,7 @@ pub(super) fn bound(claim: &SandboxClaim, sandbox: &Sandbox, now: Timestamp) -> 
         conditions: conditions(claim, said, now),
         sandbox: Some(ClaimSandboxRef {
             name: Some(sandbox.name.to_string()),
-            pod_ips: pod_ip(sandbox).iter().map(IpAddr::to_string).collect(),
+            pod_ips: sandbox.pod_ip().iter().map(IpAddr::to_string).collect(),
         }),
     }
 }
@@ -85,11 +85,4 @@ fn said(condition: fleet::Condition) -> Said {
         reason: condition.reason,
         message: condition.message.to_owned(),
     }
-}
-
-/// The host of the sandbox's own address, else of its node's, if it is an IP.
-fn pod_ip(sandbox: &Sandbox) -> Option<IpAddr> {
-    let address = sandbox.address.as_str();
-    let own = address.parse::<NodeAddress>().ok().and_then(|a| a.ip());
-    own.or_else(|| address.parse().ok()).or(sandbox.node_ip)
 }

@@ -1,17 +1,27 @@
 //! What the passing of time changes: nodes that fall silent, leases that end, expired objects that go.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::{Fleet, Health, Now, Phase, Pool, Sandbox, index::State, node::Node};
+use super::{
+    Fleet, Health, Now, Phase, Pool, Sandbox,
+    index::State,
+    node::{End, Node},
+};
 use crate::{
-    api::{NodeAddress, NodeName},
+    api::{ClaimId, NodeAddress, NodeName},
     meta::UnixTime,
+    store::Stored,
 };
 
 /// Expired objects kept at once. Beyond it the oldest go first.
 const RETAINED_OBJECTS: usize = 10_000;
 /// How long an expired object is kept.
 const RETAINED_FOR: Duration = Duration::from_secs(3_600);
+
+/// How long after the end of its lease a sandbox may outlive it on the node.
+pub const REAP_GRACE: Duration = Duration::from_secs(30);
+/// Time between two reads of a node that leaves something open.
+const QUESTIONS_APART: Duration = Duration::from_secs(30);
 
 /// After how long a silence a node is what.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +53,8 @@ impl Default for HealthLimits {
 pub struct Attention {
     /// Nodes to ask whether they are there.
     pub probe: Vec<(NodeName, NodeAddress)>,
+    /// Nodes to read: one did not confirm what this server did to a claim, or did not say that a claim went with its lease.
+    pub read: Vec<NodeName>,
 }
 
 impl Fleet {
@@ -55,6 +67,7 @@ impl Fleet {
             state.judge(name, now);
             state.expire(name, now.wall);
             attention.probe.extend(state.due_probe(name, now));
+            attention.read.extend(state.due_read(name, now));
         }
         state.drop_retained(now.wall);
         attention
@@ -87,14 +100,16 @@ impl Fleet {
     /// It is not lost for that: what it holds is shown as it was until its silence has lasted.
     pub fn suspect(&self, node: &NodeName, now: Now) {
         let mut state = self.lock();
-        let stale = state.limits.stale;
-        let Some(known) = state.nodes.get_mut(node) else {
-            return;
-        };
-        // As if heard of just so long ago that it counts as stale; a longer silence stays what it is.
-        let then = now.instant.checked_sub(stale).unwrap_or(known.known_since);
-        known.heard = known.heard.map(|heard| heard.min(then));
-        state.judge(node, now);
+        if let Some(known) = state.nodes.get_mut(node) {
+            known.suspected = true;
+            state.judge(node, now);
+        }
+    }
+
+    /// Whether the last call to a node failed and nothing was heard of it since.
+    pub fn is_suspected(&self, node: &NodeName) -> bool {
+        let state = self.lock();
+        state.nodes.get(node).is_some_and(|node| node.suspected)
     }
 
     /// Notes whether a node says that it is draining.
@@ -122,6 +137,7 @@ impl State {
     pub(super) fn heard(&mut self, name: &NodeName, now: Now) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.heard = Some(now.instant);
+            node.suspected = false;
             self.judge(name, now);
         }
     }
@@ -137,7 +153,8 @@ impl State {
             .saturating_duration_since(node.heard.unwrap_or(node.known_since));
         let health = match silence {
             silence if silence >= limits.lost => Health::Lost,
-            silence if silence >= limits.stale || node.heard.is_none() => Health::Stale,
+            silence if silence >= limits.stale => Health::Stale,
+            _ if node.suspected || node.heard.is_none() => Health::Stale,
             _ => Health::Fresh,
         };
         let before = std::mem::replace(&mut node.health, health);
@@ -164,7 +181,7 @@ impl State {
         let limits = self.limits;
         let node = self.nodes.get_mut(name)?;
         let since = |then| now.instant.saturating_duration_since(then);
-        let silent = node.heard.is_none_or(|heard| since(heard) >= limits.fresh);
+        let silent = node.suspected || node.heard.is_none_or(|heard| since(heard) >= limits.fresh);
         let due = node
             .probed
             .is_none_or(|probed| since(probed) >= limits.probe_interval);
@@ -173,6 +190,31 @@ impl State {
         }
         node.probed = Some(now.instant);
         Some((name.clone(), node.address.clone()?))
+    }
+
+    /// Whether the node leaves something open that it would have told by now. One comparison for a node that does not.
+    fn due_read(&mut self, name: &NodeName, now: Now) -> Option<NodeName> {
+        let node = self.nodes.get_mut(name)?;
+        let since = |then| now.instant.saturating_duration_since(then);
+        let lately = node
+            .questioned
+            .is_some_and(|questioned| since(questioned) < QUESTIONS_APART);
+        if lately || node.address.is_none() {
+            return None;
+        }
+        let is_over = |reaped_by: UnixTime| reaped_by <= now.wall;
+        if node.reaped_by.is_some_and(is_over) {
+            let over = node.claims.iter().map(|record| &record.value);
+            let over = over.filter(|over| over.phase == Phase::Expired && !over.gone);
+            let first = over.filter_map(|over| over.deadline).min();
+            node.reaped_by = first.map(|ended| ended.after(REAP_GRACE));
+        }
+        let open = node.reaped_by.is_some_and(is_over)
+            || node.holds.values().any(|hold| hold.is_old(now.instant));
+        open.then(|| {
+            node.questioned = Some(now.instant);
+            name.clone()
+        })
     }
 
     /// Marks the sandboxes whose lease is over. Looks at a node's sandboxes only when one of its leases may have ended,
@@ -222,14 +264,44 @@ impl State {
                 return;
             }
             self.retained.pop_front();
-            let gone = self
-                .nodes
-                .get(&node)
-                .and_then(|node| node.claims.get(&claim))
-                .is_some_and(|r| r.value.gone);
-            if gone {
-                self.unlist(&node, &claim, super::node::End::Absent);
+            match self.remnant(&node, &claim) {
+                Some(record) if record.value.has_finalizers() => {
+                    self.keep_for_finalizers(&record.value, now);
+                }
+                Some(_) => {
+                    self.unlist(&node, &claim, End::Absent);
+                }
+                None => {}
             }
         }
+    }
+
+    /// Keeps an object whose VM is gone, as deleted, until its last finalizer is taken away. Beyond the bound the oldest goes
+    /// with its finalizers.
+    pub(super) fn keep_for_finalizers(&mut self, sandbox: &Sandbox, now: UnixTime) {
+        if sandbox.gone && sandbox.deleted_at.is_some() {
+            return;
+        }
+        let place = (sandbox.node.clone(), sandbox.claim.clone());
+        self.finalizing.push_back(place);
+        self.put(Sandbox {
+            gone: true,
+            deleted_at: sandbox.deleted_at.or(Some(now)),
+            changed: now,
+            ..sandbox.clone()
+        });
+        while self.finalizing.len() > RETAINED_OBJECTS {
+            if let Some((node, claim)) = self.finalizing.pop_front()
+                && self.remnant(&node, &claim).is_some()
+            {
+                self.unlist(&node, &claim, End::Absent);
+            }
+        }
+    }
+
+    /// The object of a claim whose VM is gone.
+    fn remnant(&self, node: &NodeName, claim: &ClaimId) -> Option<Arc<Stored<Sandbox>>> {
+        let record = self.nodes.get(node)?.claims.get(claim)?;
+        record.value.gone.then(|| record.clone())
     }
 }

@@ -8,7 +8,8 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Health, HealthLimits, Now, Sandbox,
+    HealthLimits, Now, Phase, Sandbox,
+    health::REAP_GRACE,
     naming::{distinct_id_name, id_name},
     node::{End, Node},
     placement::Candidates,
@@ -25,17 +26,6 @@ pub struct Fleet {
     store: Arc<Store<Sandbox>>,
     // Held for one merge or one write, never over an await. Whoever holds it may lock the store, not the reverse.
     state: Mutex<State>,
-}
-
-/// Where a sandbox is.
-#[derive(Clone, Debug)]
-pub struct Located {
-    /// The sandbox as it is now.
-    pub sandbox: Arc<Stored<Sandbox>>,
-    /// Where its node's daemon is reached; `None` when no publication says.
-    pub address: Option<NodeAddress>,
-    /// Whether the node is heard of.
-    pub health: Health,
 }
 
 /// Numbers for metrics.
@@ -63,8 +53,12 @@ pub(super) struct State {
     pub(super) n_reads: u64,
     /// Names that a create is under way for.
     pub(super) reserved: HashSet<SandboxKey>,
+    /// Names that their holders keep whoever comes, each with the number of reasons.
+    pub(super) kept: HashMap<SandboxKey, usize>,
     /// Expired sandboxes that are kept although their VM is gone, oldest first, each with the time it goes.
     pub(super) retained: VecDeque<(UnixTime, NodeName, ClaimId)>,
+    /// Deleted sandboxes that a finalizer keeps although their VM is gone, oldest first.
+    pub(super) finalizing: VecDeque<(NodeName, ClaimId)>,
 }
 
 impl Fleet {
@@ -79,7 +73,9 @@ impl Fleet {
             losers: HashMap::new(),
             n_reads: 0,
             reserved: HashSet::new(),
+            kept: HashMap::new(),
             retained: VecDeque::new(),
+            finalizing: VecDeque::new(),
         };
         Self {
             store,
@@ -90,19 +86,6 @@ impl Fleet {
     /// The sandboxes, to read.
     pub fn store(&self) -> &Arc<Store<Sandbox>> {
         &self.store
-    }
-
-    /// The sandbox of that name and the node to ask about it.
-    pub fn locate(&self, key: &SandboxKey) -> Option<Located> {
-        let sandbox = self.store.get(&key.namespace, &key.name)?;
-        let state = self.lock();
-        let node = state.nodes.get(&sandbox.value.node);
-        let address = node.and_then(|node| node.address.clone());
-        Some(Located {
-            address,
-            health: node.map_or(Health::Lost, |node| node.health),
-            sandbox,
-        })
     }
 
     /// The sandbox with that claim id on that node.
@@ -182,6 +165,10 @@ impl State {
                 node.next_deadline,
                 record.value.deadline.filter(|_| !record.value.is_over()),
             );
+            if record.value.phase == Phase::Expired && !record.value.gone {
+                let reaped_by = record.value.deadline.map(|ended| ended.after(REAP_GRACE));
+                node.reaped_by = earlier(node.reaped_by, reaped_by);
+            }
             node.claims.insert(record.clone());
         }
     }
@@ -198,11 +185,10 @@ impl State {
             (sandbox.namespace, sandbox.name) = (wanted.namespace, wanted.name);
             return self.put(sandbox);
         };
-        if precedes(&sandbox, &holder.value) {
-            self.store.commit([Change::Delete(Key::new(
-                wanted.namespace.clone(),
-                wanted.name.clone(),
-            ))]);
+        // While a create of the name is not settled, the newcomer may be a double of it.
+        let is_kept = self.reserved.contains(&wanted) || self.kept.contains_key(&wanted);
+        if !is_kept && precedes(&sandbox, &holder.value) {
+            self.store.commit([Change::Delete(place_of(&holder.value))]);
             (sandbox.namespace, sandbox.name) = (wanted.namespace.clone(), wanted.name.clone());
             self.put(sandbox);
             self.list_under_id(holder.value.clone(), wanted);
@@ -211,7 +197,7 @@ impl State {
         }
     }
 
-    fn list_under_id(&mut self, mut sandbox: Sandbox, wanted: SandboxKey) {
+    pub(super) fn list_under_id(&mut self, mut sandbox: Sandbox, wanted: SandboxKey) {
         sandbox.namespace = wanted.namespace.clone();
         sandbox.name = id_name(&sandbox.claim);
         if self.store.get(&sandbox.namespace, &sandbox.name).is_some() {
@@ -233,9 +219,7 @@ impl State {
         end: End,
     ) -> Option<Arc<Stored<Sandbox>>> {
         let holder = self.nodes.get_mut(node)?;
-        holder.dead.insert(claim.clone(), end);
-        holder.touch(claim);
-        holder.holds.remove(claim);
+        holder.bury(claim, end);
         let record = holder.claims.remove(claim)?;
         self.delete(&record.value);
         Some(record)
@@ -243,17 +227,19 @@ impl State {
 
     pub(super) fn delete(&mut self, sandbox: &Sandbox) {
         let key = SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone());
-        self.store.commit([Change::Delete(Key::new(
-            key.namespace.clone(),
-            key.name.clone(),
-        ))]);
+        self.store.commit([Change::Delete(place_of(sandbox))]);
         if sandbox.name_taken {
-            self.losers.retain(|_, losers| {
-                losers.retain(|(node, claim)| *claim != sandbox.claim || *node != sandbox.node);
-                !losers.is_empty()
-            });
+            self.waits_no_more(sandbox);
         }
         self.promote(key);
+    }
+
+    /// Notes that a sandbox waits for no name any more.
+    pub(super) fn waits_no_more(&mut self, sandbox: &Sandbox) {
+        self.losers.retain(|_, losers| {
+            losers.retain(|(node, claim)| *claim != sandbox.claim || *node != sandbox.node);
+            !losers.is_empty()
+        });
     }
 
     /// Gives a free name to the claim that has the best right to it.
@@ -274,8 +260,7 @@ impl State {
         if !rest.is_empty() {
             self.losers.insert(key.clone(), rest);
         }
-        let old = Key::new(heir.value.namespace.clone(), heir.value.name.clone());
-        self.store.commit([Change::Delete(old)]);
+        self.store.commit([Change::Delete(place_of(&heir.value))]);
         self.put(Sandbox {
             namespace: key.namespace,
             name: key.name,
@@ -283,6 +268,11 @@ impl State {
             ..heir.value.clone()
         });
     }
+}
+
+/// Where a sandbox is listed.
+pub(super) fn place_of(sandbox: &Sandbox) -> Key {
+    Key::new(sandbox.namespace.clone(), sandbox.name.clone())
 }
 
 /// Whether `one` has the better right to a name that both ask for.

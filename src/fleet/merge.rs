@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Now, Phase, ReadGuard, Report, Row, Sandbox,
+    Health, Now, Phase, ReadGuard, Report, Row, Sandbox,
     index::{Fleet, State},
     naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
     node::{End, Hold, Node},
@@ -67,7 +67,7 @@ impl Fleet {
             }
         }
         if report.complete {
-            doubt.absent = state.absent(node, &listed).len();
+            doubt.absent = state.absent(node, &listed);
         }
         doubt
     }
@@ -91,20 +91,20 @@ impl Fleet {
                 state.merge_row(&node, row, Source::Node, now);
             }
         }
-        for claim in state.absent_for_sure(&node, &listed) {
+        for claim in state.missing(&node, &listed) {
             if !touched.contains(&claim) {
                 state.vanish(&node, &claim, now.wall);
             }
         }
     }
 
-    /// Takes over what a node answered about one sandbox.
+    /// Takes over what a node's agent tells of one sandbox. It may have seen that before this server's last write.
     ///
     /// An unknown node is one that was forgotten meanwhile: it stays so.
     pub fn observe(&self, node: &NodeName, row: &Row, now: Now) {
         let mut state = self.lock();
         if state.nodes.contains_key(node) {
-            state.merge_row(node, row, Source::Node, now);
+            state.merge_row(node, row, Source::Feed, now);
         }
     }
 
@@ -120,6 +120,7 @@ impl Fleet {
         let Some(gone) = state.nodes.remove(node) else {
             return;
         };
+        state.finalizing.retain(|(of, _)| of != node);
         for record in gone.claims.iter() {
             state.delete(&record.value);
         }
@@ -131,8 +132,17 @@ impl Fleet {
 enum Source {
     /// A publication: late, maybe replayed. `fallback`: creation time of what it does not date.
     Publication { fallback: Option<UnixTime> },
-    /// The node itself, now.
+    /// The node's agent: as of a moment ago.
+    Feed,
+    /// The node itself, asked after this server's last write.
     Node,
+}
+
+impl Source {
+    /// Whether a sandbox that this source lists on `node` is out of reach.
+    fn is_lost(self, node: &Node) -> bool {
+        matches!(self, Self::Publication { .. }) && node.health == Health::Lost
+    }
 }
 
 impl State {
@@ -141,12 +151,18 @@ impl State {
         let node = self.node_mut(name, now);
         match (node.dead.get(&row.claim), source) {
             (None, _) => {}
-            (Some(End::Absent), Source::Node) => node.dead.revive(&row.claim),
+            (Some(End::Absent), Source::Feed | Source::Node) => node.dead.revive(&row.claim),
             (Some(_), _) => return true,
         }
         if let Some(known) = node.claims.get(&row.claim).cloned() {
-            let hold = settle(node, row, source);
-            let merged = merge(&known.value, row, &hold, node.address_ip(), now.wall);
+            let hold = settle(node, row, source, now);
+            let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
+            merged.node_ip = node.address_ip();
+            merged.node_lost = source.is_lost(node);
+            let state_of = |sandbox: &Sandbox| (sandbox.phase, sandbox.node_lost, sandbox.gone);
+            if state_of(&merged) != state_of(&known.value) {
+                merged.changed = now.wall;
+            }
             if merged != known.value {
                 self.put(merged);
             }
@@ -161,39 +177,33 @@ impl State {
                 },
             ) => fallback,
             (None, Source::Publication { fallback: None }) => return false,
-            (None, Source::Node) => now.wall,
+            (None, Source::Feed | Source::Node) => now.wall,
         };
-        let sandbox = first_seen(node, row, created, now.wall);
+        let sandbox = Sandbox {
+            node_lost: source.is_lost(node),
+            ..first_seen(node, row, created, now.wall)
+        };
         self.list(sandbox, wanted_key(row));
         true
     }
 
-    /// Claims of the node that `listed` leaves out and that no hold protects.
-    fn absent(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
-        let Some(node) = self.nodes.get(node) else {
-            return Vec::new();
+    /// How many claims of the node `listed` leaves out although no hold protects them.
+    fn absent(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> usize {
+        let node = self.nodes.get(node);
+        let missing = node.into_iter().flat_map(|node| node.missing(listed));
+        let is_held = |sandbox: &Sandbox| {
+            let hold = node.and_then(|node| node.holds.get(&sandbox.claim));
+            // A claim that ended before it was ever listed never will be.
+            hold.is_some_and(|hold| hold.unlisted) && sandbox.phase != Phase::Expired
         };
-        // A claim that ended before it was ever listed never will be.
-        let is_expired = |claim: &ClaimId| {
-            let record = node.claims.get(claim);
-            record.is_some_and(|record| record.value.phase == Phase::Expired)
-        };
-        let is_held = |claim: &ClaimId| {
-            let hold = node.holds.get(claim);
-            hold.is_some_and(|hold| hold.unlisted) && !is_expired(claim)
-        };
-        node.missing(listed)
-            .filter(|claim| !is_held(claim))
-            .cloned()
-            .collect()
+        missing.filter(|sandbox| !is_held(sandbox)).count()
     }
 
-    /// Claims of the node that `listed` leaves out, when the node itself made the list.
-    fn absent_for_sure(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
-        self.nodes
-            .get(node)
-            .map(|node| node.missing(listed).cloned().collect())
-            .unwrap_or_default()
+    /// The claims of the node that `listed` leaves out.
+    fn missing(&self, node: &NodeName, listed: &HashSet<&ClaimId>) -> Vec<ClaimId> {
+        let node = self.nodes.get(node);
+        let missing = node.into_iter().flat_map(|node| node.missing(listed));
+        missing.map(|sandbox| sandbox.claim.clone()).collect()
     }
 
     /// The node does not have the claim any more.
@@ -201,29 +211,31 @@ impl State {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
-        let Some(record) = node.claims.get(claim).cloned() else {
-            node.dead.insert(claim.clone(), End::Absent);
+        node.bury(claim, End::Absent);
+        let there = node.claims.get(claim).filter(|record| !record.value.gone);
+        let Some(record) = there.cloned() else {
             return;
         };
         let expired = record
             .value
             .deadline
             .is_some_and(|deadline| deadline <= now);
-        let outlives = record.value.deleted_at.is_none() && expired && record.value.is_retained();
-        if outlives || record.value.has_finalizers() {
-            self.retain(record.value.clone(), now);
-        } else {
-            self.unlist(name, claim, End::Absent);
+        let is_deleted = record.value.deleted_at.is_some();
+        let outlives = expired && record.value.is_retained();
+        match record.value.has_finalizers() {
+            true if is_deleted => self.keep_for_finalizers(&record.value, now),
+            false if is_deleted || !outlives => {
+                self.unlist(name, claim, End::Absent);
+            }
+            _ => self.retain(record.value.clone(), now),
         }
     }
 }
 
 impl Node {
-    fn missing<'a>(&'a self, listed: &'a HashSet<&ClaimId>) -> impl Iterator<Item = &'a ClaimId> {
-        let there = self.claims.iter().filter(|record| !record.value.gone);
-        there
-            .map(|record| &record.value.claim)
-            .filter(|claim| !listed.contains(claim))
+    fn missing<'a>(&'a self, listed: &'a HashSet<&ClaimId>) -> impl Iterator<Item = &'a Sandbox> {
+        let there = self.claims.iter().map(|record| &record.value);
+        there.filter(|sandbox| !sandbox.gone && !listed.contains(&sandbox.claim))
     }
 
     pub(super) fn address_ip(&self) -> Option<std::net::IpAddr> {
@@ -232,49 +244,45 @@ impl Node {
 }
 
 /// Lets go of what the row confirms; the node's own word also settles what it contradicts. Returns what still holds.
-fn settle(node: &mut Node, row: &Row, source: Source) -> Hold {
-    if !node.holds.contains_key(&row.claim) {
-        return Hold::default();
+fn settle(node: &mut Node, row: &Row, source: Source, now: Now) -> Option<Hold> {
+    let hold = node.holds.get_mut(&row.claim)?;
+    let outweighed = match source {
+        Source::Publication { .. } => false,
+        Source::Feed => hold.is_old(now.instant),
+        Source::Node => true,
+    };
+    hold.unlisted = false;
+    hold.phase
+        .take_if(|phase| outweighed || *phase == row.phase);
+    hold.deadline
+        .take_if(|deadline| outweighed || Some(*deadline) == row.deadline);
+    if hold.is_settled() {
+        return node.holds.remove(&row.claim);
     }
-    node.hold(&row.claim, |hold| {
-        let direct = matches!(source, Source::Node);
-        hold.unlisted = false;
-        hold.phase = hold.phase.filter(|phase| !direct && *phase != row.phase);
-        hold.deadline = hold
-            .deadline
-            .filter(|deadline| !direct && Some(*deadline) != row.deadline);
-    });
-    node.holds.get(&row.claim).cloned().unwrap_or_default()
+    Some(hold.clone())
 }
 
 /// The known sandbox with what the row says of it. Creation time and name stay for the object's life.
-fn merge(
-    known: &Sandbox,
-    row: &Row,
-    hold: &Hold,
-    node_ip: Option<std::net::IpAddr>,
-    now: UnixTime,
-) -> Sandbox {
-    let deadline = hold.deadline.or(row.deadline).or(known.deadline);
-    let phase = effective(hold.phase.unwrap_or(row.phase), deadline, now);
-    let unchanged = phase == known.phase && !known.node_lost && !known.gone;
+fn merge(known: &Sandbox, row: &Row, hold: Option<&Hold>, now: UnixTime) -> Sandbox {
+    let deadline = hold
+        .and_then(|hold| hold.deadline)
+        .or(row.deadline)
+        .or(known.deadline);
+    let phase = hold.and_then(|hold| hold.phase).unwrap_or(row.phase);
     Sandbox {
         address: if row.address.is_empty() {
             known.address.clone()
         } else {
             row.address.clone()
         },
-        node_ip,
         pool: merged_pool(known.pool.as_ref(), row.pool.as_ref()),
         from_checkpoint: row
             .from_checkpoint
             .clone()
             .or_else(|| known.from_checkpoint.clone()),
-        changed: if unchanged { known.changed } else { now },
+        phase: effective(phase, deadline, now),
         deadline,
-        phase,
         gone: false,
-        node_lost: false,
         ..known.clone()
     }
 }
@@ -312,7 +320,7 @@ fn first_seen(node: &Node, row: &Row, created: UnixTime, now: UnixTime) -> Sandb
         deleted_at: None,
         phase: effective(row.phase, row.deadline, now),
         gone: false,
-        node_lost: node.health == super::Health::Lost,
+        node_lost: false,
         name_taken: false,
         user: restored_user_part(row),
     }

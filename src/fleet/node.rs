@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::claims::Claims;
@@ -26,9 +26,15 @@ pub enum Health {
     Lost,
 }
 
+/// How long a hold outweighs what a feed tells. An agent tells what it saw at a look that may have begun before our write: it
+/// gives a look 5 s, and each one that follows in a fraction of that.
+const FEED_LAG: Duration = Duration::from_secs(10);
+
 /// What this server did to a claim and the node has not confirmed yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Hold {
+    /// When this server did it last.
+    pub(super) since: Instant,
     /// Claimed by us and not listed yet.
     pub(super) unlisted: bool,
     /// The phase we gave it.
@@ -38,6 +44,20 @@ pub(super) struct Hold {
 }
 
 impl Hold {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            unlisted: false,
+            phase: None,
+            deadline: None,
+        }
+    }
+
+    /// Whether whatever the node's agent says by now, it says of a later look than our write.
+    pub(super) fn is_old(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= FEED_LAG
+    }
+
     pub(super) fn is_settled(&self) -> bool {
         !self.unlisted && self.phase.is_none() && self.deadline.is_none()
     }
@@ -70,8 +90,14 @@ pub(super) struct Dead {
 
 impl Dead {
     pub(super) fn insert(&mut self, claim: ClaimId, end: End) {
-        if self.ends.insert(claim.clone(), end).is_none() {
-            self.order.push_back(claim);
+        match self.ends.get_mut(&claim) {
+            // A node that lacks what it released says nothing new.
+            Some(End::Released) => return,
+            Some(known) => *known = end,
+            None => {
+                self.ends.insert(claim.clone(), end);
+                self.order.push_back(claim);
+            }
         }
         while self.order.len() > DEAD_IDS {
             if let Some(oldest) = self.order.pop_front() {
@@ -103,16 +129,22 @@ pub(super) struct Node {
     pub(super) health: Health,
     pub(super) draining: bool,
     pub(super) cordoned: bool,
+    /// Whether a call to it failed since it was last heard of.
+    pub(super) suspected: bool,
     /// When the node was last heard of; `None`: never since this server started.
     pub(super) heard: Option<Instant>,
     /// When it was last asked whether it is there.
     pub(super) probed: Option<Instant>,
+    /// When it was last to be read because of what it left open.
+    pub(super) questioned: Option<Instant>,
     /// Since when it is known at all.
     pub(super) known_since: Instant,
     /// The direct read under way, and the claims that changed since it was sent; its answer says nothing about them.
     pub(super) reading: Option<(u64, HashSet<ClaimId>)>,
     /// No lease on the node ends before this.
     pub(super) next_deadline: Option<UnixTime>,
+    /// When the daemon must have reaped the first of the sandboxes whose lease is over.
+    pub(super) reaped_by: Option<UnixTime>,
 }
 
 impl Node {
@@ -127,11 +159,14 @@ impl Node {
             health: Health::Stale,
             draining: false,
             cordoned: false,
+            suspected: false,
             heard: None,
             probed: None,
+            questioned: None,
             known_since: now,
             reading: None,
             next_deadline: None,
+            reaped_by: None,
         }
     }
 
@@ -149,13 +184,19 @@ impl Node {
             .map(|(_, touched)| touched)
     }
 
-    /// Changes what is held of `claim`, and forgets the hold once nothing is.
-    pub(super) fn hold(&mut self, claim: &ClaimId, change: impl FnOnce(&mut Hold)) {
-        let hold = self.holds.entry(claim.clone()).or_default();
+    /// Holds something of `claim` from `now` on.
+    pub(super) fn hold(&mut self, claim: &ClaimId, now: Instant, change: impl FnOnce(&mut Hold)) {
+        let hold = self.holds.entry(claim.clone());
+        let hold = hold.or_insert_with(|| Hold::new(now));
+        hold.since = now;
         change(hold);
-        if hold.is_settled() {
-            self.holds.remove(claim);
-        }
+    }
+
+    /// Notes that a claim is no more.
+    pub(super) fn bury(&mut self, claim: &ClaimId, end: End) {
+        self.dead.insert(claim.clone(), end);
+        self.touch(claim);
+        self.holds.remove(claim);
     }
 
     /// Whether new sandboxes may be placed here.

@@ -1,12 +1,12 @@
 //! One sandbox, as compact as the index needs it.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use compact_str::CompactString;
 use uuid::Uuid;
 
 use crate::{
-    api::{ClaimId, NodeName, PoolKey, ShutdownPolicy, UserPart},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, ShutdownPolicy, UserPart},
     meta::UnixTime,
     store::Value,
 };
@@ -73,7 +73,7 @@ pub struct Sandbox {
     /// Where it is reached, as the node says; empty when the node says nothing.
     pub address: CompactString,
     /// Host of the node's daemon when that is an IP, for a sandbox without an address of its own.
-    pub node_ip: Option<std::net::IpAddr>,
+    pub node_ip: Option<IpAddr>,
     /// What it was made from; `None` when the publisher does not say.
     pub pool: Option<Arc<PoolKey>>,
     /// The checkpoint it was started from.
@@ -104,6 +104,13 @@ impl Sandbox {
     /// Whether time and silence change nothing any more.
     pub(super) fn is_over(&self) -> bool {
         self.gone || self.phase == Phase::Expired
+    }
+
+    /// Where it is reached: the host of its address, else of its node's daemon, if that is an IP.
+    pub fn pod_ip(&self) -> Option<IpAddr> {
+        let address = self.address.as_str();
+        let own = address.parse::<NodeAddress>().ok().and_then(|a| a.ip());
+        own.or_else(|| address.parse().ok()).or(self.node_ip)
     }
 
     /// Whether the object outlives its lease, to tell that it expired.

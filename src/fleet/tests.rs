@@ -8,11 +8,13 @@ use std::{
 
 use proptest::prelude::*;
 
+mod doubts;
+
 use super::*;
 use crate::{
     api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
     meta::{ResourceVersion, UnixTime},
-    store::{EventKind, Limits, Scope},
+    store::{EventKind, Limits, Scope, Stored},
 };
 
 const START: i64 = 1_000_000;
@@ -68,6 +70,7 @@ impl Bench {
             .granted(
                 &reserved,
                 mk_granted(node, claim, self.now().wall),
+                &[],
                 self.now(),
             )
             .map(|_| ())
@@ -376,7 +379,7 @@ fn a_lease_we_got_holds_until_the_node_agrees() {
     let renewed = UnixTime::from_secs(START + 20_000);
     bench
         .fleet
-        .set_deadline(&"n1".into(), &"sb_1".into(), renewed);
+        .set_deadline(&"n1".into(), &"sb_1".into(), renewed, bench.now());
     bench.publish("n1", &[mk_row("sb_1", "a")]);
     assert_eq!(
         bench
@@ -537,7 +540,7 @@ fn a_name_is_reserved_for_one_create() {
     assert_eq!(
         bench
             .fleet
-            .granted(&again, granted, bench.now())
+            .granted(&again, granted, &[], bench.now())
             .map(|_| ()),
         Err(ClaimLost)
     );
@@ -563,7 +566,7 @@ fn our_claim_may_be_listed_before_its_answer() {
     };
     let record = bench
         .fleet
-        .granted(&reserved, granted, bench.now())
+        .granted(&reserved, granted, &[], bench.now())
         .unwrap();
     assert!(record.value.user.is_some());
     bench.lists("default/a=sb_1@n1");
@@ -644,7 +647,7 @@ fn a_lease_that_ends_shows_as_expired_and_then_goes() {
     };
     bench
         .fleet
-        .granted(&reserved, granted, bench.now())
+        .granted(&reserved, granted, &[], bench.now())
         .unwrap();
     bench.elapsed = 10_000;
     bench.fleet.heard(&"n1".into(), bench.now());
@@ -859,7 +862,7 @@ proptest! {
                         // A daemon never grants one id twice.
                         if bench.fleet.by_claim(&granted.node, &granted.claim).is_none()
                             && !released.contains(&(granted.node.clone(), granted.claim.clone())) {
-                            let _ = bench.fleet.granted(&reserved, granted, bench.now());
+                            let _ = bench.fleet.granted(&reserved, granted, &[], bench.now());
                         }
                     }
                 }

@@ -5,31 +5,16 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Now, Phase, Sandbox,
-    index::{Fleet, State},
+    NameReservation, Now, Phase, Sandbox,
+    index::{Fleet, State, place_of},
     naming::uid_of,
-    node::{End, Hold},
+    node::{End, Node},
 };
 use crate::{
     api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
     meta::{ResourceVersion, UnixTime},
-    store::Stored,
+    store::{Change, Stored},
 };
-
-/// The right to create the sandbox of one name. While it lives nobody else gets it.
-#[derive(Debug)]
-pub struct NameReservation {
-    fleet: Arc<Fleet>,
-    key: SandboxKey,
-}
-
-/// The name belongs to another sandbox, or to a create that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the name is taken")]
-pub struct NameTaken {
-    /// Whether the sandbox that has it is being deleted.
-    pub terminating: bool,
-}
 
 /// The node granted a claim whose name another one got meanwhile: the grant has to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,19 +57,6 @@ pub struct ReadGuard<'a> {
     number: u64,
 }
 
-impl NameReservation {
-    /// The name.
-    pub fn key(&self) -> &SandboxKey {
-        &self.key
-    }
-}
-
-impl Drop for NameReservation {
-    fn drop(&mut self) {
-        self.fleet.lock().reserved.remove(&self.key);
-    }
-}
-
 impl ReadGuard<'_> {
     /// The node that is asked.
     pub fn node(&self) -> &NodeName {
@@ -106,27 +78,10 @@ impl Drop for ReadGuard<'_> {
 }
 
 impl Fleet {
-    /// Reserves a name for a create.
-    ///
-    /// # Errors
-    /// [`NameTaken`] when a sandbox has it or another create is under way for it.
-    pub fn reserve(self: &Arc<Self>, key: SandboxKey) -> Result<NameReservation, NameTaken> {
-        let mut state = self.lock();
-        if let Some(holder) = self.store().get(&key.namespace, &key.name) {
-            return Err(NameTaken {
-                terminating: holder.value.deleted_at.is_some(),
-            });
-        }
-        if !state.reserved.insert(key.clone()) {
-            return Err(NameTaken { terminating: false });
-        }
-        Ok(NameReservation {
-            fleet: self.clone(),
-            key,
-        })
-    }
-
     /// Lists a granted claim under its reserved name. It stays listed until the node lists it or denies having it.
+    ///
+    /// `asked` are nodes that may have granted the same claim before: what one of them has listed under the name meanwhile is
+    /// listed under its id from now on.
     ///
     /// # Errors
     /// [`ClaimLost`] when a claim made elsewhere came to have the name meanwhile; the grant is not listed.
@@ -134,16 +89,22 @@ impl Fleet {
         &self,
         name: &NameReservation,
         granted: Granted,
+        asked: &[NodeName],
         now: Now,
     ) -> Result<Arc<Stored<Sandbox>>, ClaimLost> {
         let mut state = self.lock();
         let key = &name.key;
         // A publication may have listed our own claim before its answer reached us.
         let holder = self.store().get(&key.namespace, &key.name);
-        if holder.is_some_and(|holder| {
+        let other = holder.filter(|holder| {
             holder.value.claim != granted.claim || holder.value.node != granted.node
-        }) {
-            return Err(ClaimLost);
+        });
+        if let Some(other) = other {
+            if !asked.contains(&other.value.node) {
+                return Err(ClaimLost);
+            }
+            state.store.commit([Change::Delete(place_of(&other.value))]);
+            state.list_under_id(other.value.clone(), key.clone());
         }
         state.grant(key, granted, now);
         self.store().get(&key.namespace, &key.name).ok_or(ClaimLost)
@@ -163,7 +124,7 @@ impl Fleet {
             state.list(sandbox, wanted);
             state
                 .node_mut(&node, now)
-                .hold(&claim, |hold| hold.unlisted = true);
+                .hold(&claim, now.instant, |hold| hold.unlisted = true);
         }
         let listed = state.node_mut(&node, now).claims.get(&claim).cloned();
         listed.expect("it was listed if it was not there")
@@ -178,16 +139,12 @@ impl Fleet {
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
         let mut state = self.lock();
-        let record = state.nodes.get(node)?.claims.get(claim).cloned();
+        let known = state.nodes.get_mut(node)?;
+        let record = known.claims.get(claim).cloned();
         match record {
             Some(record) if record.value.has_finalizers() => {
-                let deleted_at = record.value.deleted_at.or(Some(now.wall));
-                state.put(Sandbox {
-                    gone: true,
-                    deleted_at,
-                    changed: now.wall,
-                    ..record.value.clone()
-                });
+                known.bury(claim, End::Released);
+                state.keep_for_finalizers(&record.value, now.wall);
                 state.nodes.get(node)?.claims.get(claim).cloned()
             }
             _ => state.unlist(node, claim, End::Released),
@@ -227,7 +184,9 @@ impl Fleet {
             .cloned()
             .ok_or(Overtaken)?;
         if ends {
-            state.unlist(node, claim, End::Released);
+            state.unlist(node, claim, End::Absent);
+            let place = |(of, known): &(NodeName, ClaimId)| of == node && known == claim;
+            state.finalizing.retain(|kept| !place(kept));
         }
         Ok(stored)
     }
@@ -240,20 +199,18 @@ impl Fleet {
         phase: Phase,
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
-        self.change(
-            node,
-            claim,
-            |hold| hold.phase = Some(phase),
-            |known| Sandbox {
+        self.change(node, claim, |node, known| {
+            // What the node has said already needs no holding on to.
+            if known.phase == phase {
+                return known.clone();
+            }
+            node.hold(claim, now.instant, |hold| hold.phase = Some(phase));
+            Sandbox {
                 phase,
-                changed: if known.phase == phase {
-                    known.changed
-                } else {
-                    now.wall
-                },
+                changed: now.wall,
                 ..known.clone()
-            },
-        )
+            }
+        })
     }
 
     /// Notes a lease that the node granted; it holds until the node reports the same.
@@ -262,16 +219,18 @@ impl Fleet {
         node: &NodeName,
         claim: &ClaimId,
         deadline: UnixTime,
+        now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
-        self.change(
-            node,
-            claim,
-            |hold| hold.deadline = Some(deadline),
-            |known| Sandbox {
+        self.change(node, claim, |node, known| {
+            if known.deadline == Some(deadline) {
+                return known.clone();
+            }
+            node.hold(claim, now.instant, |hold| hold.deadline = Some(deadline));
+            Sandbox {
                 deadline: Some(deadline),
                 ..known.clone()
-            },
-        )
+            }
+        })
     }
 
     /// Notes that a deletion was asked for and is not done yet. Repeated, the first time stays.
@@ -281,15 +240,10 @@ impl Fleet {
         claim: &ClaimId,
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
-        self.change(
-            node,
-            claim,
-            |_| {},
-            |known| Sandbox {
-                deleted_at: known.deleted_at.or(Some(now.wall)),
-                ..known.clone()
-            },
-        )
+        self.change(node, claim, |_, known| Sandbox {
+            deleted_at: known.deleted_at.or(Some(now.wall)),
+            ..known.clone()
+        })
     }
 
     /// Begins a direct read of a node; `None` while another one is under way, or for an unknown node.
@@ -313,15 +267,13 @@ impl Fleet {
         &self,
         node: &NodeName,
         claim: &ClaimId,
-        hold: impl FnOnce(&mut Hold),
-        change: impl FnOnce(&Sandbox) -> Sandbox,
+        change: impl FnOnce(&mut Node, &Sandbox) -> Sandbox,
     ) -> Option<Arc<Stored<Sandbox>>> {
         let mut state = self.lock();
         let known = state.nodes.get_mut(node)?;
         let record = known.claims.get(claim).cloned()?;
-        known.hold(claim, hold);
         known.touch(claim);
-        let changed = change(&record.value);
+        let changed = change(known, &record.value);
         if changed == record.value {
             return Some(record);
         }
@@ -335,16 +287,26 @@ impl State {
         let (node, claim) = (granted.node.clone(), granted.claim.clone());
         let listed = self.node_mut(&node, now).claims.get(&claim).cloned();
         match listed {
-            Some(record) => self.put(Sandbox {
-                user: granted.user,
-                deadline: granted.deadline,
-                ..record.value.clone()
-            }),
+            Some(record) => {
+                // It waits for the name if a double was listed before it.
+                if record.value.name_taken {
+                    self.waits_no_more(&record.value);
+                    self.store.commit([Change::Delete(place_of(&record.value))]);
+                }
+                self.put(Sandbox {
+                    namespace: key.namespace.clone(),
+                    name: key.name.clone(),
+                    name_taken: false,
+                    user: granted.user,
+                    deadline: granted.deadline,
+                    ..record.value.clone()
+                });
+            }
             None => {
                 let sandbox = self.sandbox_of(key.clone(), granted, now);
                 self.put(sandbox);
                 self.node_mut(&node, now)
-                    .hold(&claim, |hold| hold.unlisted = true);
+                    .hold(&claim, now.instant, |hold| hold.unlisted = true);
             }
         }
     }

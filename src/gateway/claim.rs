@@ -1,12 +1,18 @@
 //! A claim: a warm VM for a name, from whichever node has one.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use compact_str::CompactString;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Error, Gateway, Result};
+use super::{
+    Error, Gateway, Result,
+    attempt::{ATTEMPT, made_by, metadata},
+    lease,
+    route::is_silence,
+};
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart},
     fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox},
     meta::UnixTime,
     sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
@@ -22,16 +28,8 @@ const ASKED: usize = 4;
 const MAX_REDIRECTS: usize = 3;
 /// How long a node is asked, right after its answer broke off, whether it granted the claim.
 const QUICK_QUESTION: Duration = Duration::from_millis(500);
-/// The lease a daemon gives when none is asked for, and the longest it gives.
-const DEFAULT_LEASE: Duration = Duration::from_secs(300);
-const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
-/// What a daemon keeps of a claim's metadata: pairs, and bytes of all of them as JSON.
-const MAX_METADATA: usize = 16;
-const MAX_METADATA_BYTES: usize = 4_096;
-
-/// Key in a claim's metadata that tells our claims of one name apart.
-pub(super) const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
-
+/// Longest address of a sandbox that is kept: a DNS name and a port.
+const MAX_ADDRESS: usize = 300;
 /// What is claimed.
 #[derive(Clone, Debug)]
 pub struct ClaimOrder {
@@ -113,7 +111,7 @@ impl Gateway {
 impl Claim {
     fn new(gateway: Gateway, name: Arc<NameReservation>, order: ClaimOrder) -> Self {
         let request = ClaimRequest {
-            ttl_seconds: order.ttl.map_or(0, seconds),
+            ttl_seconds: lease::ttl_seconds(order.ttl),
             claim_ref: order.key.to_string(),
             metadata: metadata(&order.user),
             ..ClaimRequest::new(order.pool.clone())
@@ -172,21 +170,26 @@ impl Claim {
             node: node.clone(),
             claim: reply.id.clone(),
             pool: Some(Arc::new(self.order.pool.clone())),
-            address: reply.owner_addr.unwrap_or_default().into(),
+            address: address(reply.owner_addr),
             from_checkpoint: reply.from_checkpoint.map(|id| id.as_str().into()),
             claimed_at,
             deadline: reply.deadline,
             phase: Phase::Running,
             user: Some(self.order.user.clone()),
         };
-        match inner.fleet.granted(&self.name, granted, Now::read()) {
-            Ok(record) => {
-                self.gateway.renew_if_needed(&record.value);
-                Ok(ClaimedSandbox {
-                    record,
-                    token: reply.token,
-                })
-            }
+        let asked: Vec<_> = self
+            .unsettled
+            .iter()
+            .map(|(node, _)| node.clone())
+            .collect();
+        let listed = inner
+            .fleet
+            .granted(&self.name, granted, &asked, Now::read());
+        match listed {
+            Ok(record) => Ok(ClaimedSandbox {
+                record,
+                token: reply.token,
+            }),
             Err(_) => {
                 self.gateway.release_unlisted(node, reply.id);
                 Err(Error::NameTaken {
@@ -313,9 +316,7 @@ impl Claim {
         }
         match &error {
             sandboxd::Error::AtCapacity { .. } => inner.fleet.found_empty(&self.order.pool, node),
-            sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_) => {
-                inner.fleet.suspect(node, Now::read())
-            }
+            error if is_silence(error) => inner.fleet.suspect(node, Now::read()),
             error if error.nothing_happened() => inner.fleet.give_back(&self.order.pool, node),
             _ => {}
         }
@@ -337,7 +338,7 @@ impl Claim {
     async fn recover(&self, address: &NodeAddress) -> Option<ClaimReply> {
         let daemon = self.gateway.inner.daemons.node(address, QUICK_QUESTION);
         let rows = daemon.sandboxes_of(&self.request.claim_ref).await.ok()?;
-        let row = rows.into_iter().find(|row| self.is_ours(&row.metadata))?;
+        let row = made_by(self.attempt_id(), rows).into_iter().next()?;
         let found = daemon.sandbox(&row.id).await.ok()?;
         Some(ClaimReply {
             id: found.row.id,
@@ -349,17 +350,9 @@ impl Claim {
         })
     }
 
-    /// Whether a claim that carries our reference was made by this very claim. A daemon that keeps no metadata leaves the
-    /// reference alone to go by, which is ours while we hold the name.
-    pub(super) fn is_ours(&self, metadata: &BTreeMap<String, String>) -> bool {
-        metadata
-            .get(ATTEMPT)
-            .is_none_or(|attempt| self.request.metadata.get(ATTEMPT) == Some(attempt))
-    }
-
     fn granted(&self, node: NodeName, reply: ClaimReply) -> Grant {
         Grant {
-            claimed_at: claimed_at(&reply, self.order.ttl),
+            claimed_at: lease::claimed_at(&reply, self.order.ttl),
             node,
             reply,
         }
@@ -401,47 +394,37 @@ impl Claim {
     pub(super) fn gateway(&self) -> &Gateway {
         &self.gateway
     }
-}
 
-/// When the node made the claim, by the node's own clock: the lease's end less its length. An answer does not say it, and
-/// every later reading of the node does.
-pub(super) fn claimed_at(reply: &ClaimReply, ttl: Option<Duration>) -> UnixTime {
-    let lease = ttl.map_or(DEFAULT_LEASE, |ttl| {
-        Duration::from_secs(seconds(ttl)).min(LONGEST_LEASE)
-    });
-    match reply.deadline {
-        Some(deadline) => {
-            UnixTime::from_secs(deadline.as_secs() - i64::try_from(lease.as_secs()).unwrap_or(0))
-        }
-        None => UnixTime::now(),
+    /// What tells this claim from others of the same name.
+    pub(super) fn attempt_id(&self) -> &str {
+        self.request
+            .metadata
+            .get(ATTEMPT)
+            .map_or("", String::as_str)
+    }
+
+    pub(super) fn ttl(&self) -> Option<Duration> {
+        self.order.ttl
     }
 }
 
-/// Whole seconds, rounded up; at least one, since zero means the default.
-fn seconds(ttl: Duration) -> u64 {
-    (ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)).max(1)
-}
-
-/// What goes with the claim for daemons that keep metadata: the labels, as many as fit, and which attempt it is.
-fn metadata(user: &UserPart) -> BTreeMap<String, String> {
-    let mut metadata = BTreeMap::from([(
-        ATTEMPT.to_owned(),
-        uuid::Uuid::new_v4().simple().to_string(),
-    )]);
-    let mut bytes = 128;
-    for (key, value) in &user.labels {
-        bytes += key.len() + value.len() + 6;
-        if metadata.len() >= MAX_METADATA
-            || bytes > MAX_METADATA_BYTES
-            || key.len() > 128
-            || key.starts_with(labels::PREFIX)
-        {
-            continue;
-        }
-        metadata.insert(key.to_string(), value.to_string());
-    }
-    metadata
+/// Where the sandbox is reached, as the node says; empty when it does not, or says what is no address.
+pub(super) fn address(owner: Option<String>) -> CompactString {
+    let owner = owner.filter(|owner| owner.len() <= MAX_ADDRESS);
+    owner.unwrap_or_default().into()
 }
 
 /// The id of a claim and where it is.
 pub(super) type Winner = (NodeName, ClaimId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_none_is_not_kept() {
+        assert_eq!(address(Some("10.0.0.1:80".into())), "10.0.0.1:80");
+        assert_eq!(address(Some("x".repeat(301))), "");
+        assert_eq!(address(None), "");
+    }
+}

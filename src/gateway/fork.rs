@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::{Error, Gateway, Result, claim::claimed_at, lifecycle::conflict};
+use super::{Error, Gateway, Result, claim::address, lease, lifecycle::conflict};
 use crate::{
     api::{SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
@@ -90,7 +90,7 @@ impl Gateway {
         let address = self.address_of(parent)?;
         let request = ForkRequest {
             count: order.count,
-            ttl_seconds: order.ttl.map_or(0, |ttl| ttl.as_secs().max(1)),
+            ttl_seconds: lease::ttl_seconds(order.ttl),
             claim_ref_prefix: format!("{}/{}", parent.namespace, order.name_prefix),
         };
         match self
@@ -108,13 +108,14 @@ impl Gateway {
     fn list_child(&self, order: &ForkOrder, child: ClaimReply) -> ForkedSandbox {
         let parent = &order.parent.value;
         let name = [order.name_prefix.as_str(), &id_name(&child.id)].concat();
+        let claimed_at = lease::claimed_at(&child, order.ttl);
         let granted = Granted {
             node: parent.node.clone(),
             claim: child.id.clone(),
             pool: parent.pool.clone(),
-            address: child.owner_addr.clone().unwrap_or_default().into(),
+            address: address(child.owner_addr),
             from_checkpoint: child.from_checkpoint.as_ref().map(|id| id.as_str().into()),
-            claimed_at: claimed_at(&child, order.ttl),
+            claimed_at,
             deadline: child.deadline,
             phase: Phase::Running,
             user: None,

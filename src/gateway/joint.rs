@@ -1,6 +1,6 @@
 //! Calls that several clients may ask for at once and that are made once.
 
-use std::sync::Arc;
+use std::{hash::Hash, sync::Arc};
 
 use dashmap::DashMap;
 use futures::{
@@ -10,38 +10,44 @@ use futures::{
 use tokio_util::task::TaskTracker;
 
 use super::{Error, Result};
-use crate::api::ClaimId;
-
-/// Which call on which claim.
-pub(super) type JointKey = (ClaimId, &'static str);
 
 type Call<T> = Shared<BoxFuture<'static, Result<T>>>;
 
-/// Calls under way. Bounded by the number of requests that may be in flight, since each was begun by one.
-pub(super) struct Joint<T: Clone>(Arc<DashMap<JointKey, Call<T>>>);
+/// Calls under way, each with a word for what it does. Bounded by the number of requests that may be in flight, since each was
+/// begun by one.
+pub(super) struct Joint<K: Eq + Hash, T: Clone>(Arc<DashMap<K, (&'static str, Call<T>)>>);
 
-impl<T: Clone> Default for Joint<T> {
+impl<K: Eq + Hash, T: Clone> Default for Joint<K, T> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Joint<T> {
-    /// The result of the call under `key`: the one that is under way, or the one that `begin` makes.
+impl<K, T> Joint<K, T>
+where
+    K: Clone + Eq + Hash + Send + Sync + 'static,
+    T: Clone + Send + Sync + 'static,
+{
+    /// The result of the call under `key`: the one that is under way, or the one that `begin` makes. An error names one that is
+    /// under way and does something else.
     ///
     /// The call runs on its own task, so that dropping the returned future does not stop it.
     pub(super) fn join<F>(
         &self,
         tasks: &TaskTracker,
-        key: JointKey,
+        key: K,
+        what: &'static str,
         begin: impl FnOnce() -> F,
-    ) -> Call<T>
+    ) -> Result<Call<T>, &'static str>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
         use dashmap::Entry;
         match self.0.entry(key.clone()) {
-            Entry::Occupied(call) => call.get().clone(),
+            Entry::Occupied(call) => match call.get() {
+                (known, call) if *known == what => Ok(call.clone()),
+                (other, _) => Err(other),
+            },
             Entry::Vacant(place) => {
                 let (calls, call) = (self.0.clone(), begin());
                 let task = tasks.spawn(async move {
@@ -54,9 +60,15 @@ impl<T: Clone + Send + Sync + 'static> Joint<T> {
                     .map(|result| result.unwrap_or(Err(Error::Ending)))
                     .boxed()
                     .shared();
-                place.insert(joined).clone()
+                place.insert((what, joined.clone()));
+                Ok(joined)
             }
         }
+    }
+
+    /// What is done under `key` now.
+    pub(super) fn under_way(&self, key: &K) -> Option<&'static str> {
+        self.0.get(key).map(|call| call.0)
     }
 }
 
@@ -73,13 +85,13 @@ mod tests {
             TaskTracker::new(),
             Arc::new(AtomicUsize::new(0)),
         );
-        let key: JointKey = ("sb_1".into(), "pause");
         let ask = || {
             let calls = calls.clone();
-            joint.join(&tasks, key.clone(), || async move {
+            let call = joint.join(&tasks, "sb_1", "pause", || async move {
                 tokio::task::yield_now().await;
                 Ok(calls.fetch_add(1, Ordering::SeqCst))
-            })
+            });
+            call.unwrap()
         };
         let (one, other) = futures::join!(ask(), ask());
         assert_eq!((one.unwrap(), other.unwrap()), (0, 0));
@@ -91,11 +103,14 @@ mod tests {
     async fn a_call_goes_on_without_its_client() {
         let (joint, tasks) = (Joint::default(), TaskTracker::new());
         let (done_tx, done_rx) = tokio::sync::oneshot::channel();
-        drop(joint.join(&tasks, ("sb_1".into(), "pause"), || async move {
+        let call = joint.join(&tasks, "sb_1", "pause", || async move {
             tokio::task::yield_now().await;
             let _ = done_tx.send(());
             Ok(())
-        }));
+        });
+        drop(call.unwrap());
+        let other = joint.join(&tasks, "sb_1", "resume", || async { Ok(()) });
+        assert_eq!(other.err(), Some("pause"));
         done_rx.await.unwrap();
     }
 }

@@ -28,7 +28,10 @@ impl Gateway {
     /// See [`Error`].
     pub async fn pause(&self, record: Record) -> Result<Progress<Record>> {
         match record.value.phase {
-            Phase::Paused | Phase::Archived => Ok(Progress::Done(record)),
+            Phase::Paused | Phase::Archived if !self.is_changing(&record) => {
+                Ok(Progress::Done(record))
+            }
+            Phase::Paused | Phase::Archived => self.change_phase(record, Phase::Paused).await,
             Phase::Running | Phase::Unknown => self.change_phase(record, Phase::Paused).await,
             Phase::Failed => Err(conflict("a failed sandbox cannot be paused")),
             Phase::Expired => Err(conflict("the sandbox has expired")),
@@ -41,12 +44,17 @@ impl Gateway {
     /// See [`Error`].
     pub async fn resume(&self, record: Record) -> Result<Progress<Record>> {
         match record.value.phase {
-            Phase::Running => Ok(Progress::Done(record)),
-            Phase::Paused | Phase::Archived | Phase::Failed | Phase::Unknown => {
+            Phase::Running if !self.is_changing(&record) => Ok(Progress::Done(record)),
+            Phase::Running | Phase::Paused | Phase::Archived | Phase::Failed | Phase::Unknown => {
                 self.change_phase(record, Phase::Running).await
             }
             Phase::Expired => Err(conflict("the sandbox has expired")),
         }
+    }
+
+    /// Whether a call is under way after which the sandbox's phase may be another one.
+    fn is_changing(&self, record: &Record) -> bool {
+        self.inner.phases.under_way(&record.value.claim).is_some()
     }
 
     async fn change_phase(&self, record: Record, phase: Phase) -> Result<Progress<Record>> {
@@ -60,10 +68,11 @@ impl Gateway {
         } else {
             "resume"
         };
-        let (gateway, key) = (self.clone(), (sandbox.claim.clone(), call));
-        let work = self.inner.phases.join(&self.inner.tasks, key, || {
+        let (gateway, key) = (self.clone(), sandbox.claim.clone());
+        let work = self.inner.phases.join(&self.inner.tasks, key, call, || {
             gateway.call_phase(record, address, phase, call)
         });
+        let work = work.map_err(|other| conflict(&format!("a {other} is under way")))?;
         self.wait_for(work).await
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -9,23 +10,22 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Gateway, release::Answer};
+use super::{Gateway, lease, release::Answer, route::is_silence};
 use crate::{
     api::{ClaimId, NodeName},
-    fleet::Now,
+    fleet::{Now, REAP_GRACE},
     meta::UnixTime,
+    sandboxd,
 };
 
 /// Time between two looks at what is owed, and the bounds of the pause between two tries of one release.
 const ROUND: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// How long after the end of its lease a sandbox may outlive it on the node.
-const REAP_GRACE: Duration = Duration::from_secs(30);
-/// The longest lease a daemon grants.
-const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
-/// Releases tried at once in one round.
+/// Nodes asked at once in one round, releases tried at once of one node, and how long new ones are begun there.
 const AT_ONCE: usize = 64;
+const NODE_AT_ONCE: usize = 4;
+const NODE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the answer to a delete waits until the debt is written down.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
@@ -48,6 +48,17 @@ struct Debt {
     lease_ends: Option<UnixTime>,
     /// Whether the index knew the node. If not, it says nothing that it does not know it: it may be about to.
     known: bool,
+}
+
+/// How it stands with a debt.
+#[derive(Clone, Copy)]
+enum Standing {
+    /// The lease is over for so long that the daemon must have reaped the sandbox itself.
+    Over,
+    /// The index knows the node, or did.
+    Known,
+    /// The index has not heard of the node yet.
+    Unknown,
 }
 
 /// What is owed at one moment.
@@ -75,7 +86,7 @@ impl Gateway {
     /// To be called before the nodes are followed: such a sandbox is deleted from when it is listed.
     pub fn owe_still(&self, node: NodeName, claims: impl IntoIterator<Item = ClaimId>) {
         let now = Instant::now();
-        let lease_ends = Some(UnixTime::now().after(LONGEST_LEASE));
+        let lease_ends = Some(UnixTime::now().after(lease::LONGEST));
         let mut debts = self.inner.owed.debts.lock();
         for claim in claims {
             let debt = Debt {
@@ -114,6 +125,12 @@ impl Gateway {
     /// deletes that are owed wait a moment for it before they are answered.
     pub fn owed_written(&self, n_changes: u64) {
         self.inner.owed.written_tx.send_replace(Some(n_changes));
+    }
+
+    /// Whether the end of a claim is owed.
+    pub(super) fn is_owed(&self, node: &NodeName, claim: &ClaimId) -> bool {
+        let debts = self.inner.owed.debts.lock();
+        debts.contains_key(&(node.clone(), claim.clone()))
     }
 
     /// Notes that a node owes the end of a claim.
@@ -155,8 +172,8 @@ impl Gateway {
     pub(super) async fn collect_debts(self) {
         loop {
             tokio::time::sleep(ROUND).await;
-            let due = self.inner.owed.due();
-            let tries = due.into_iter().map(|(node, claim)| self.pay(node, claim));
+            let due = self.inner.owed.due().into_iter();
+            let tries = due.map(|(node, claims)| self.pay_all(node, claims));
             futures::stream::iter(tries)
                 .buffer_unordered(AT_ONCE)
                 .collect::<()>()
@@ -164,32 +181,55 @@ impl Gateway {
         }
     }
 
-    /// Tries one debt once.
-    pub(super) async fn pay(&self, node: NodeName, claim: ClaimId) {
+    /// Tries what one node owes, until it falls silent or others have waited for long. What is left is due again.
+    async fn pay_all(&self, node: NodeName, claims: Vec<ClaimId>) {
+        let (ends, silent) = (Instant::now() + NODE_WITHIN, AtomicBool::new(false));
+        let (node, silent) = (&node, &silent);
+        let tries = claims.into_iter().map(|claim| async move {
+            if silent.load(Ordering::Relaxed) || Instant::now() >= ends {
+                return;
+            }
+            let hindered = self.pay(node.clone(), claim).await;
+            if hindered.is_some_and(|error| is_silence(&error)) {
+                silent.store(true, Ordering::Relaxed);
+            }
+        });
+        let tries = futures::stream::iter(tries).buffer_unordered(NODE_AT_ONCE);
+        tries.collect::<()>().await;
+    }
+
+    /// Tries one debt once; what hindered it, if the node was asked.
+    pub(super) async fn pay(&self, node: NodeName, claim: ClaimId) -> Option<sandboxd::Error> {
         let (fleet, owed) = (&self.inner.fleet, &self.inner.owed);
         let address = fleet.address(&node);
         let listed = fleet.by_claim(&node, &claim);
         let in_index = address.is_some() || listed.is_some();
-        let Some((known, over)) = owed.look(&(node.clone(), claim.clone()), in_index) else {
-            return;
-        };
+        let standing = owed.look(&(node.clone(), claim.clone()), in_index)?;
         if listed.is_some_and(|record| record.value.deleted_at.is_none()) {
             fleet.set_deleted(&node, &claim, Now::read());
         }
-        let answer = match address {
-            _ if over => Answer::Gone,
+        let answer = match (standing, address) {
+            (Standing::Over, _) => Answer::Gone,
             // The node's publication is gone, and every sandbox of it with it.
-            None if known && !in_index => Answer::Gone,
-            None => return,
-            Some(address) => self.try_release(&address, &claim).await,
+            (Standing::Known, None) if !in_index => Answer::Gone,
+            (_, None) => return None,
+            (_, Some(address)) => {
+                let answer = self.try_release(&address, &claim).await;
+                if matches!(answer, Answer::Gone) {
+                    fleet.heard(&node, Now::read());
+                }
+                answer
+            }
         };
         match answer {
             Answer::Gone => {
                 fleet.released(&node, &claim, Now::read());
                 self.settle_debt(&node, &claim);
+                None
             }
             Answer::Open(error) => {
                 tracing::debug!(%node, %claim, error = &error as &dyn std::error::Error, "a release is still owed");
+                Some(error)
             }
         }
     }
@@ -208,24 +248,26 @@ impl Gateway {
 }
 
 impl Owed {
-    /// The debts whose time has come; each is due again after a longer pause, or at once as long as its node is unknown.
-    fn due(&self) -> Vec<(NodeName, ClaimId)> {
+    /// The debts whose time has come, by node; each is due again after a longer pause, or at once as long as its node is
+    /// unknown.
+    fn due(&self) -> HashMap<NodeName, Vec<ClaimId>> {
         let now = Instant::now();
-        let mut debts = self.debts.lock();
-        let due = debts.iter_mut().filter(|(_, debt)| debt.next_try <= now);
-        due.map(|(key, debt)| {
+        let mut due: HashMap<_, Vec<_>> = HashMap::new();
+        for ((node, claim), debt) in self.debts.lock().iter_mut() {
+            if debt.next_try > now {
+                continue;
+            }
             if debt.known {
                 debt.pause = (debt.pause * 2).min(LONGEST_PAUSE);
                 debt.next_try = now + debt.pause;
             }
-            key.clone()
-        })
-        .collect()
+            due.entry(node.clone()).or_default().push(claim.clone());
+        }
+        due
     }
 
-    /// Whether the debt's node has been known, now or before, and whether the lease is over for so long that the daemon must
-    /// have reaped the sandbox itself. `None` for what is not owed.
-    fn look(&self, key: &(NodeName, ClaimId), in_index: bool) -> Option<(bool, bool)> {
+    /// How it stands with a debt; `None` for what is not owed.
+    fn look(&self, key: &(NodeName, ClaimId), in_index: bool) -> Option<Standing> {
         let mut debts = self.debts.lock();
         let debt = debts.get_mut(key)?;
         debt.known |= in_index;
@@ -233,6 +275,10 @@ impl Owed {
         let over = debt
             .lease_ends
             .is_some_and(|ends| ends.after(REAP_GRACE) <= now);
-        Some((debt.known, over))
+        Some(match (over, debt.known) {
+            (true, _) => Standing::Over,
+            (false, true) => Standing::Known,
+            (false, false) => Standing::Unknown,
+        })
     }
 }

@@ -26,16 +26,33 @@ pub(super) enum Answer {
 }
 
 impl Gateway {
-    /// Releases a sandbox. A node that does not answer now is asked again until it does or the lease is over; that it owes the
+    /// Releases a sandbox, also when the returned future is dropped. A node that does not answer now is asked again until it does or the lease is over; that it owes the
     /// release is written down before this returns, if somebody does that.
     ///
     /// # Errors
     /// [`Error::NoToken`] and [`Error::Ending`]: then nothing is changed.
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
-        let sandbox = &record.value;
-        if sandbox.gone {
+        let Sandbox { node, claim, .. } = &record.value;
+        if record.value.gone {
             return Ok(self.forget(&record));
         }
+        let token = self.inner.daemons.check_token();
+        token.map_err(|error| Error::NoToken(Arc::new(error)))?;
+        if self.is_owed(node, claim) {
+            return Ok(self.pending(record).await);
+        }
+        if self.inner.fleet.is_suspected(node) {
+            // It would be waited for in vain. It is asked as soon as it is heard of, or in a moment.
+            self.owe(node.clone(), claim.clone(), record.value.deadline);
+            return Ok(self.pending(record).await);
+        }
+        let release = self.clone().call_release(record);
+        let release = self.inner.tasks.spawn(release);
+        release.await.unwrap_or(Err(Error::Ending))
+    }
+
+    async fn call_release(self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
+        let sandbox = &record.value;
         let answer = match self.address_of(sandbox) {
             Err(_) => None,
             Ok(address) => Some(self.try_release(&address, &sandbox.claim).await),
@@ -51,6 +68,7 @@ impl Gateway {
                 return Err(Error::of_call(&sandbox.node, &key_of(sandbox), error));
             }
             Some(Answer::Open(error)) => {
+                self.suspect_if_silent(&sandbox.node, &error);
                 tracing::info!(node = %sandbox.node, claim = %sandbox.claim, error = &error as &dyn std::error::Error, "a release is owed");
             }
             None => {
@@ -63,15 +81,18 @@ impl Gateway {
             sandbox.claim.clone(),
             sandbox.deadline,
         );
-        let marked = self
-            .inner
-            .fleet
-            .set_deleted(&sandbox.node, &sandbox.claim, Now::read());
+        Ok(self.pending(record).await)
+    }
+
+    /// Shows that a release is owed, and waits until that is written down.
+    async fn pending(&self, record: Arc<Stored<Sandbox>>) -> Released {
+        let Sandbox { node, claim, .. } = &record.value;
+        let marked = self.inner.fleet.set_deleted(node, claim, Now::read());
         self.until_written().await;
-        Ok(match marked {
+        match marked {
             Some(marked) => Released::Pending(marked),
             None => Released::Gone(record),
-        })
+        }
     }
 
     /// Releases a grant that is not listed, in the background.
@@ -80,7 +101,7 @@ impl Gateway {
         let gateway = self.clone();
         self.inner
             .tasks
-            .spawn(async move { gateway.pay(node, claim).await });
+            .spawn(async move { gateway.pay(node, claim).await.is_none() });
     }
 
     /// Asks the node for the release. A "not found" counts only when the node, asked with the same token, does not list the

@@ -2,18 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Error, GatewayMetrics, Result, joint::Joint, owed::Owed, renew::Renewals, snapshot::Snapshot,
 };
 use crate::{
-    api::{NodeAddress, SandboxKey},
-    fleet::{Fleet, Sandbox},
+    api::{ClaimId, NodeAddress, NodeName, SandboxKey},
+    fleet::{Fleet, Now, Sandbox},
     inventory::Inventory,
-    sandboxd::{Client, Node},
+    sandboxd::{self, Client, Node},
     store::Stored,
 };
+
+/// Claims whose nodes are asked for their outcome until the lease is over. Each costs a question in half a minute.
+const LOST_ATTEMPTS: usize = 4_096;
 
 /// How long nodes are waited for.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +63,13 @@ pub(super) struct Inner {
     pub(super) shutdown: CancellationToken,
     /// Cancelled when a task that runs until `shutdown` has ended before.
     broken: CancellationToken,
-    pub(super) phases: Joint<Arc<Stored<Sandbox>>>,
-    pub(super) snapshots: Joint<Snapshot>,
+    /// Pauses and resumes, at most one of a sandbox.
+    pub(super) phases: Joint<ClaimId, Arc<Stored<Sandbox>>>,
+    pub(super) snapshots: Joint<(ClaimId, Option<String>), Snapshot>,
     pub(super) owed: Owed,
     pub(super) renewals: Renewals,
+    /// Claims whose outcome nodes may leave open for long.
+    pub(super) lost_attempts: Semaphore,
     pub(super) inventory: Inventory,
 }
 
@@ -96,6 +103,7 @@ impl Gateway {
             snapshots: Joint::default(),
             owed: Owed::default(),
             renewals: Renewals::default(),
+            lost_attempts: Semaphore::new(LOST_ATTEMPTS),
             inventory,
         });
         let gateway = Self { inner };
@@ -140,6 +148,13 @@ impl Gateway {
             .node(address, self.inner.options.call_timeout)
     }
 
+    /// Notes that a node may be down if it did not say a word.
+    pub(super) fn suspect_if_silent(&self, node: &NodeName, error: &sandboxd::Error) {
+        if is_silence(error) {
+            self.inner.fleet.suspect(node, Now::read());
+        }
+    }
+
     /// The address of the sandbox's node.
     pub(super) fn address_of(&self, sandbox: &Sandbox) -> Result<NodeAddress> {
         let address = self.inner.fleet.address(&sandbox.node);
@@ -147,6 +162,14 @@ impl Gateway {
             node: sandbox.node.clone(),
         })
     }
+}
+
+/// Whether a call failed as it does when the node is down.
+pub(super) fn is_silence(error: &sandboxd::Error) -> bool {
+    matches!(
+        error,
+        sandboxd::Error::Silent { .. } | sandboxd::Error::Unreachable(_)
+    )
 }
 
 pub(super) fn key_of(sandbox: &Sandbox) -> SandboxKey {

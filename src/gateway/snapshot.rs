@@ -42,7 +42,7 @@ impl Snapshot {
 }
 
 impl Gateway {
-    /// Takes a snapshot. The sandbox keeps running. A client that asks again while one is taken joins it; one that asks again
+    /// Takes a snapshot. The sandbox keeps running. A client that asks again for the same name while one is taken joins it; one that asks again
     /// afterwards for the same name gets the snapshot that has it.
     ///
     /// # Errors
@@ -64,10 +64,12 @@ impl Gateway {
             Phase::Expired => return Err(conflict("the sandbox has expired")),
         }
         let address = self.address_of(sandbox)?;
-        let (gateway, key) = (self.clone(), (sandbox.claim.clone(), "snapshot"));
-        let work = self.inner.snapshots.join(&self.inner.tasks, key, || {
+        let (gateway, key) = (self.clone(), (sandbox.claim.clone(), name.clone()));
+        let snapshots = &self.inner.snapshots;
+        let work = snapshots.join(&self.inner.tasks, key, "snapshot", || {
             gateway.call_snapshot(record, address, name)
         });
+        let work = work.map_err(|other| conflict(&format!("a {other} is under way")))?;
         self.wait_for(work).await
     }
 

@@ -163,6 +163,9 @@ impl Follower {
             for (node, _) in attention.probe {
                 self.probe(node);
             }
+            for node in &attention.read {
+                self.want_read(node, None);
+            }
         }
         self.feeds.restart(&self.daemons);
         for node in self.feeds.overdue(now.instant) {

@@ -1,9 +1,9 @@
 //! A Sandbox as JSON, written straight from its record. Keys are in alphabetical order, as of a custom resource.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::borrow::Cow;
 
 use crate::{
-    api::{GROUP, NodeAddress, PoolKey, labels},
+    api::{GROUP, PoolKey, labels},
     fleet::Sandbox,
     meta::{ResourceVersion, UnixTime, human_duration, validate_label_value},
     resources::versions::ApiVersion,
@@ -260,7 +260,7 @@ fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
         extend(out, ",\"nodeName\":");
         string(sandbox.node.as_str(), out);
     }
-    if let Some(ip) = pod_ip(sandbox) {
+    if let Some(ip) = sandbox.pod_ip() {
         extend(out, ",\"podIPs\":[\"");
         extend(out, &ip.to_string());
         extend(out, "\"]");
@@ -275,16 +275,6 @@ fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
     out.push(b'=');
     extend(out, &format!("{:08x}", fnv1a(sandbox.name.as_bytes())));
     extend(out, "\"}");
-}
-
-/// The host of the sandbox's own address, else of its node's, if it is an IP.
-fn pod_ip(sandbox: &Sandbox) -> Option<IpAddr> {
-    let address = sandbox.address.as_str();
-    let own = address
-        .parse::<NodeAddress>()
-        .ok()
-        .and_then(|address| address.ip());
-    own.or_else(|| address.parse().ok()).or(sandbox.node_ip)
 }
 
 /// 32-bit FNV-1a, by which upstream names its selector labels.

@@ -11,6 +11,11 @@ use crate::{
     meta::UnixTime,
 };
 
+/// The longest lease that can be asked for, in seconds; some daemons make nonsense of more than they can count.
+const MAX_TTL_SECONDS: u64 = i32::MAX as u64;
+/// How far a node's clock may be behind before a lease is taken for shorter than it was asked for.
+const CLOCKS_APART: Duration = Duration::from_secs(60);
+
 /// The order that `create` is, as of `now`.
 ///
 /// # Errors
@@ -75,6 +80,22 @@ pub(super) fn warn_of_loss(context: &Context, user: &UserPart, kept: Kept) {
     context.warn(format!("{reason}: what this object says beside its node's facts may not survive a restart of this server"));
 }
 
+/// Tells the client when a sandbox without a shutdown time ends, if it did not say so itself or gets less than it asked for.
+pub(super) fn warn_of_end(context: &Context, asked: Option<Duration>, deadline: UnixTime) {
+    match asked {
+        None => context.warn(format!(
+            "spec.shutdownTime is not set: the sandbox ends with its lease, at {deadline}"
+        )),
+        Some(asked) if deadline.after(CLOCKS_APART) < UnixTime::now().after(asked) => {
+            let key = labels::TTL_SECONDS;
+            context.warn(format!(
+                "metadata.annotations[{key}]: the node grants no such lease: the sandbox ends at {deadline}; spec.shutdownTime may be later"
+            ));
+        }
+        Some(_) => {}
+    }
+}
+
 /// What is kept of the object as its user's part.
 pub(super) fn user_part(object: &Value) -> UserPart {
     let metadata = &object["metadata"];
@@ -120,10 +141,12 @@ fn lease(annotations: &BTreeMap<String, String>) -> Result<Option<Duration>, Sta
         return Ok(None);
     };
     match text.parse::<u64>() {
-        Ok(seconds) if seconds > 0 => Ok(Some(Duration::from_secs(seconds))),
+        Ok(seconds) if (1..=MAX_TTL_SECONDS).contains(&seconds) => {
+            Ok(Some(Duration::from_secs(seconds)))
+        }
         _ => Err(invalid(
             &format!("metadata.annotations[{}]", labels::TTL_SECONDS),
-            "must be a positive number of seconds",
+            &format!("must be a number of seconds from 1 to {MAX_TTL_SECONDS}"),
         )),
     }
 }

@@ -9,7 +9,7 @@ use super::{
     definition::{ACTIONS, Action},
     encode,
     error::status,
-    order::{order, warn_of_loss},
+    order::{order, warn_of_end, warn_of_loss},
     subresource, update,
     versions::{self, ApiVersion},
 };
@@ -103,16 +103,14 @@ impl Resource for Sandboxes {
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
         let order = order(&self.definition, &create, UnixTime::now())?;
         let user = order.user.clone();
-        let default_lease = order.ttl.is_none();
+        let (ttl, has_end) = (order.ttl, user.shutdown_time.is_some());
         let claimed = self.gateway.claim(order).await;
         let claimed =
             claimed.map_err(|error| status(&self.definition, &create.key.name, &error))?;
         let Sandbox { node, claim, .. } = &claimed.record.value;
         warn_of_loss(context, &user, self.gateway.keep_user(node, claim).await);
-        if let Some(deadline) = claimed.record.value.deadline.filter(|_| default_lease) {
-            context.warn(format!(
-                "spec.shutdownTime is not set: the sandbox ends with its lease, at {deadline}"
-            ));
+        if let Some(deadline) = claimed.record.value.deadline.filter(|_| !has_end) {
+            warn_of_end(context, ttl, deadline);
         }
         let once = vec![(labels::TOKEN.to_owned(), claimed.token.expose().to_owned())];
         Ok(Created {
@@ -140,13 +138,15 @@ impl Resource for Sandboxes {
     async fn delete(
         &self,
         _context: &Context,
-        object: Arc<Stored<Sandbox>>,
+        mut object: Arc<Stored<Sandbox>>,
         dependents: Dependents,
     ) -> Result<Deleted<Sandbox>, Status> {
-        let object = match dependents.finalizer() {
-            Some(finalizer) => update::with_finalizer(self, object, finalizer),
-            None => object,
-        };
+        if let Some(finalizer) = dependents.finalizer() {
+            object = update::with_finalizer(self, object, finalizer)?;
+            let Sandbox { node, claim, .. } = &object.value;
+            // Without it, a restart of this server before the garbage collector's turn would leave the dependents to chance.
+            self.gateway.keep_user(node, claim).await;
+        }
         let name = object.value.name.clone();
         match self.gateway.release(object).await {
             Ok(Released::Gone(last)) => Ok(Deleted::Gone(last)),

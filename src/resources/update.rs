@@ -16,6 +16,9 @@ use crate::{
     store::Stored,
 };
 
+/// How often the object is read again that a finalizer is to be added to.
+const FINALIZER_ATTEMPTS: usize = 8;
+
 /// Refuses what cannot be changed, and an end in the past.
 pub(super) fn validate(sandboxes: &Sandboxes, update: &Update<Sandbox>) -> Result<(), Status> {
     let mut causes = Vec::new();
@@ -86,7 +89,6 @@ pub(super) async fn update(
         &user,
         sandboxes.gateway.keep_user(node, claim).await,
     );
-    sandboxes.gateway.renew_if_needed(&stored.value);
     Ok(stored)
 }
 
@@ -110,23 +112,33 @@ async fn set_mode(
     }
 }
 
-/// Notes on the object that the garbage collector has something to do before it goes.
+/// Notes on the object that the garbage collector has something to do before it goes. What changed the object meanwhile does
+/// not hinder that.
+///
+/// # Errors
+/// 409 when it changes all the time.
 pub(super) fn with_finalizer(
     sandboxes: &Sandboxes,
     object: Arc<Stored<Sandbox>>,
     finalizer: &str,
-) -> Arc<Stored<Sandbox>> {
-    let sandbox = &object.value;
-    let mut user = sandbox.user.as_deref().cloned().unwrap_or_default();
-    if user.finalizers.iter().any(|known| known == finalizer) {
-        return object;
+) -> Result<Arc<Stored<Sandbox>>, Status> {
+    let Sandbox { node, claim, .. } = &object.value;
+    let mut newest = Some(object.clone());
+    for _ in 0..FINALIZER_ATTEMPTS {
+        // One that is gone meanwhile has nobody left to look after its dependents.
+        let Some(known) = newest else { break };
+        let mut user = known.value.user.as_deref().cloned().unwrap_or_default();
+        if user.finalizers.iter().any(|known| known == finalizer) {
+            return Ok(known);
+        }
+        user.finalizers.push(finalizer.into());
+        let user = Arc::new(user);
+        if let Ok(stored) = sandboxes.fleet.set_user(node, claim, known.version, user) {
+            return Ok(stored);
+        }
+        newest = sandboxes.fleet.by_claim(node, claim);
     }
-    user.finalizers.push(finalizer.into());
-    let stored = sandboxes.fleet.set_user(
-        &sandbox.node,
-        &sandbox.claim,
-        object.version,
-        Arc::new(user),
-    );
-    stored.unwrap_or(object)
+    let reason = "the object has been modified; please apply your changes to the latest version and try again";
+    let (definition, name) = (&sandboxes.definition, &object.value.name);
+    Err(Status::conflict(definition, name, reason))
 }

@@ -118,7 +118,8 @@ impl<V: Value> Event<V> {
     }
 
     fn weight(&self) -> usize {
-        size_of::<Self>() + self.after().map_or(0, |object| object.value.weight())
+        // What was there before a modification is weighed with the event that made it so.
+        size_of::<Self>() + self.object().value.weight()
     }
 }
 

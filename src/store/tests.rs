@@ -204,3 +204,21 @@ fn forgetting_history_keeps_the_present() {
     );
     assert_eq!(store.count(&Scope::All), 1);
 }
+
+#[test]
+fn what_was_deleted_weighs_as_long_as_it_is_remembered() {
+    let remembered = |change: fn(u32) -> Change<Thing>| {
+        let limits = Limits {
+            events: usize::MAX,
+            weight_bytes: 100_000,
+        };
+        let store = Store::new(ResourceVersion::first_of_epoch(1).unwrap(), limits);
+        for n in 0..1_000 {
+            store.commit([put(0, n), change(n)]);
+        }
+        store.head().as_u64() - store.oldest().as_u64()
+    };
+    let (modified, deleted) = (remembered(|n| put(0, n)), remembered(|_| delete(0)));
+    assert!(modified < 2_000);
+    assert_eq!(deleted, modified);
+}

@@ -157,15 +157,9 @@ impl Server {
     }
 
     fn health(&self, node: &NodeName) -> Option<Health> {
-        let store = self.fleet.store();
-        let page = store.page(&sandbox_apiserver::store::Scope::All, None, store.head(), 1);
-        let first = page.unwrap().items.into_iter().next()?;
-        let key = sandbox_apiserver::api::SandboxKey::new(
-            first.value.namespace.clone(),
-            first.value.name.clone(),
-        );
-        let located = self.fleet.locate(&key)?;
-        (located.sandbox.value.node == *node).then_some(located.health)
+        let nodes = self.fleet.nodes();
+        let known = nodes.into_iter().find(|known| known.name == *node)?;
+        Some(known.health)
     }
 }
 

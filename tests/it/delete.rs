@@ -1,9 +1,19 @@
 //! DELETE: the object that is meant, and no other.
 
-use sandbox_apiserver::sim::{Fault, FaultKind};
-use serde_json::{Value, json};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox};
+use sandbox_apiserver::{
+    apiserver::{Context, Deleted, Dependents, Resource},
+    auth::UserInfo,
+    sim::{Fault, FaultKind},
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox, until};
 
 /// Number of sandboxes that the nodes were told to release.
 fn releases(cluster: &Cluster) -> usize {
@@ -230,4 +240,79 @@ async fn an_unreachable_node_leaves_the_object_pending() {
         200,
         "what may still run is not said to be gone"
     );
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_leaves_nothing_half_done() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let late = FaultKind::Late { millis: 500 };
+    let node = &cluster.nodes.nodes()[0];
+    let late = Fault::once(late, "/v1/sandboxes/*/release");
+    assert!(node.inject(late).await);
+    let delete = cluster.client.delete(item("a"), Value::Null);
+    timeout(Duration::from_millis(200), delete)
+        .await
+        .expect_err("the node is slow");
+    until("it is released and gone", || {
+        let listed = cluster.fleet.store().get("default", "a");
+        listed.is_none() && node.claimed() == 0
+    })
+    .await;
+    assert_eq!(releases(&cluster), 1);
+}
+
+#[tokio::test]
+async fn who_asks_for_what_is_owed_is_answered_at_once() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    cluster.create("b").await;
+    let node = &cluster.nodes.nodes()[0];
+    assert!(node.inject(Fault::always(FaultKind::Hang)).await);
+    let delete = async |name: &str| {
+        let begun = Instant::now();
+        let deleted = cluster.client.delete(item(name), Value::Null).await;
+        let object = deleted.json();
+        assert!(
+            object["metadata"]["deletionTimestamp"].is_string(),
+            "{object}"
+        );
+        begun.elapsed() < Duration::from_millis(1_500)
+    };
+    assert!(!delete("a").await, "the node is waited for");
+    assert!(delete("a").await, "it is owed");
+    assert!(delete("b").await, "the node is silent");
+    node.clear_faults().await;
+    until("the debts are paid", || {
+        cluster
+            .fleet
+            .store()
+            .count(&sandbox_apiserver::store::Scope::All)
+            == 0
+    })
+    .await;
+    // What it paid shows that the node is there: it takes sandboxes again.
+    cluster.create("c").await;
+}
+
+#[tokio::test]
+async fn what_changes_an_object_meanwhile_does_not_cost_it_its_finalizer() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let before = cluster.fleet.store().get("default", "a").unwrap();
+    let patch = json!({"metadata": {"labels": {"team": "x"}}});
+    let patched = cluster.client.merge(item("a"), &patch).await;
+    assert_eq!(patched.code(), 200, "{}", patched.text());
+    let user = Arc::new(UserInfo::new("admin", &[]));
+    let context = Context::new(user, String::new(), String::new());
+    let deleted = cluster
+        .sandboxes
+        .delete(&context, before, Dependents::Orphan)
+        .await;
+    let Ok(Deleted::Pending(object)) = deleted else {
+        panic!("{deleted:?}")
+    };
+    let user = object.value.user.as_ref().unwrap();
+    assert_eq!(user.finalizers, ["orphan"]);
+    assert_eq!(user.labels["team"], "x");
 }

@@ -146,6 +146,7 @@ pub(crate) struct Cluster {
     pub(crate) fleet: Arc<Fleet>,
     /// The server's way to the nodes.
     pub(crate) daemons: Daemons,
+    pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) client: Client,
     inventories_tx: mpsc::Sender<Update<Publication>>,
     /// Aborted on drop.
@@ -190,7 +191,7 @@ impl Cluster {
         );
         let definition = sandbox_definition().unwrap();
         let sandboxes = Arc::new(Sandboxes::new(definition, fleet.clone(), gateway));
-        door.serve(door.builder().serve(sandboxes).unwrap());
+        door.serve(door.builder().serve(sandboxes.clone()).unwrap());
 
         let (inventories_tx, inventories) = mpsc::channel(16);
         let (_, no_nodes) = mpsc::channel(1);
@@ -207,6 +208,7 @@ impl Cluster {
             nodes,
             fleet,
             daemons,
+            sandboxes,
             client,
             inventories_tx,
             _tasks: tasks,

@@ -1,12 +1,17 @@
 //! From the first probe to the last answer.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use sandbox_apiserver::{
+    api::{PoolKey, UserPart},
+    meta::UnixTime,
+    sim::{self, Fault, FaultKind, Planted},
+};
 use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        ADMIN, ALICE, Cluster, Door, SANDBOXES, SOON, item, mk_node, mk_request, mk_sandbox,
+        ADMIN, ALICE, Cluster, Door, SANDBOXES, SOON, item, mk_node, mk_request, mk_sandbox, until,
     },
     tls_client,
     widgets::{WIDGETS, Workshop},
@@ -234,4 +239,142 @@ async fn a_restart_shows_the_same_objects_with_newer_versions() {
     assert_eq!(uid(&after), uid(&before));
     assert_eq!(after, before, "a publication of the same is no change");
     assert_ne!(before["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_whoever_brought_its_shutdown_time() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let node = &cluster.nodes.nodes()[0];
+    let pool = PoolKey {
+        template: "python:3.12".into(),
+        net: "none".into(),
+        size: "small".into(),
+    };
+    // As after a restart of this server: the node lists what an earlier life made, and its agent knows what the user said.
+    let claim = node.plant(Planted {
+        ttl_seconds: 120,
+        ..Planted::new("default/a", pool)
+    });
+    cluster.publish().await;
+    let record = || cluster.fleet.by_claim(node.name(), &claim);
+    until("the sandbox is listed", || record().is_some()).await;
+    let day = Duration::from_secs(86_400);
+    let user = UserPart {
+        shutdown_time: Some(UnixTime::now().after(7 * day)),
+        generation: 1,
+        spec: "{}".into(),
+        ..UserPart::default()
+    };
+    cluster
+        .fleet
+        .restore_user(node.name(), &claim, &Arc::new(user));
+    let soon = UnixTime::now().after(day / 2);
+    until("the lease is renewed", || {
+        record().is_some_and(|record| record.value.deadline.is_some_and(|ends| ends > soon))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let renewals = "sandbox_apiserver_gateway_lease_renewals_total";
+    assert_eq!(cluster.door.counted(renewals), 1.0, "and then left alone");
+}
+
+#[tokio::test]
+async fn a_lease_that_no_node_grants_is_told_or_refused() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let key = "sandbox.cocoonstack.io/ttl-seconds";
+    let create = async |name: &str, seconds: &str| {
+        let mut sandbox = mk_sandbox(name);
+        sandbox["metadata"]["annotations"] = json!({key: seconds});
+        cluster.client.post(SANDBOXES, &sandbox).await
+    };
+    for (name, seconds, cut) in [("a", "86400", false), ("b", "100000", true)] {
+        let created = create(name, seconds).await;
+        assert_eq!(created.code(), 201, "{}", created.text());
+        let deadline =
+            &created.json()["metadata"]["annotations"]["sandbox.cocoonstack.io/deadline"];
+        let warnings = created.headers("warning").join("\n");
+        assert_eq!(warnings.contains(key), cut, "{warnings}");
+        assert_eq!(warnings.contains(deadline.as_str().unwrap()), cut);
+    }
+    let writes = cluster.writes_at_nodes();
+    for seconds in ["0", "2147483648", "9223372036854775808", "x"] {
+        let refused = create("c", seconds).await;
+        let status = refused.refusal(422, "Invalid");
+        let cause = &status["details"]["causes"][0];
+        assert_eq!(cause["field"], format!("metadata.annotations[{key}]"));
+    }
+    assert_eq!(cluster.writes_at_nodes(), writes);
+}
+
+#[tokio::test]
+async fn a_create_is_not_refused_because_of_its_own_double() {
+    let options = sim::Options {
+        nodes: 2,
+        ..mk_node(40)
+    };
+    let cluster = Cluster::start(options).await;
+    let [silent, slow] = cluster.nodes.nodes() else {
+        panic!("two nodes")
+    };
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/claim");
+    let mute = FaultKind::Status {
+        status: 500,
+        text: String::new(),
+    };
+    let mute = Fault {
+        path: "/v1/sandboxes".to_owned(),
+        ..Fault::always(mute)
+    };
+    let late = Fault::always(FaultKind::Late { millis: 500 });
+    let late = Fault {
+        path: "/v1/claim".to_owned(),
+        ..late
+    };
+    assert!(silent.inject(lost).await && silent.inject(mute).await && slow.inject(late).await);
+    // Which of them is asked first is a draw.
+    for n in 0..20 {
+        let name = format!("a{n}");
+        let create = async {
+            let created = cluster.create(&name).await;
+            created["status"]["nodeName"].as_str().unwrap().to_owned()
+        };
+        let publish = async {
+            // The double is listed before the other node has answered.
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            cluster.publish().await;
+        };
+        let (node, ()) = futures::join!(create, publish);
+        if silent.claimed() > 0 {
+            assert_eq!(node, slow.name().as_str());
+            silent.clear_faults().await;
+            until("the double is released", || {
+                silent.claimed() == 0 && cluster.fleet.counts().name_conflicts == 0
+            })
+            .await;
+            let object = cluster.client.get(item(&name)).await.json();
+            assert_eq!(object["status"]["nodeName"], slow.name().as_str());
+            return;
+        }
+    }
+    panic!("the silent node was never asked");
+}
+
+#[tokio::test]
+async fn what_a_node_granted_unheard_is_asked_for_once_more_at_the_end() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let node = &cluster.nodes.nodes()[0];
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/claim");
+    let mute = Fault {
+        path: "/v1/sandboxes".to_owned(),
+        ..Fault::always(FaultKind::WrongJson)
+    };
+    assert!(node.inject(lost).await && node.inject(mute).await);
+    let refused = cluster.client.post(SANDBOXES, &mk_sandbox("a")).await;
+    assert_eq!(refused.code(), 500, "{}", refused.text());
+    // By now it is asked every few seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(node.claimed(), 1);
+    node.clear_faults().await;
+    cluster.door.closing.cancel();
+    until("it is released", || node.claimed() == 0).await;
 }

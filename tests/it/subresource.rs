@@ -1,5 +1,8 @@
 //! Actions on a sandbox: done once, refused for nothing, and only when they are meant.
 
+use std::time::Duration;
+
+use sandbox_apiserver::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Client, Cluster, SANDBOXES, TABLE, item, mk_node};
@@ -215,4 +218,58 @@ async fn the_status_is_read_as_the_object_and_written_by_nobody() {
         .refusal(405, "MethodNotAllowed");
     let missing = format!("{}/status", item("b"));
     cluster.client.get(&missing).await.refusal(404, "NotFound");
+}
+
+/// Makes the next such call at the only node slow.
+async fn delay(cluster: &Cluster, call: &str) {
+    let late = FaultKind::Late { millis: 700 };
+    let fault = Fault::once(late, &format!("/v1/sandboxes/*/{call}"));
+    assert!(cluster.nodes.nodes()[0].inject(fault).await);
+}
+
+#[tokio::test]
+async fn a_resume_during_a_pause_is_refused_not_forgotten() {
+    let cluster = mk_cluster().await;
+    delay(&cluster, "hibernate").await;
+    let pause = post(&cluster.client, "pause", "");
+    let resume = async {
+        // Until the pause is under way the sandbox runs.
+        let mut resumed = post(&cluster.client, "resume", "").await;
+        for _ in 0..100 {
+            if resumed.code() == 409 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            resumed = post(&cluster.client, "resume", "").await;
+        }
+        resumed
+    };
+    let (paused, refused) = futures::join!(pause, resume);
+    assert_eq!(paused.code(), 200, "{}", paused.text());
+    let status = refused.refusal(409, "Conflict");
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("a pause is under way")
+    );
+    assert_eq!(post(&cluster.client, "resume", "").await.code(), 200);
+    let object = cluster.client.get(item("a")).await.json();
+    assert_eq!(object["spec"]["operatingMode"], "Running");
+}
+
+#[tokio::test]
+async fn a_snapshot_of_another_name_is_another_snapshot() {
+    let cluster = mk_cluster().await;
+    delay(&cluster, "checkpoint").await;
+    let (one, other) = futures::join!(
+        post(&cluster.client, "snapshot", r#"{"name":"s1"}"#),
+        post(&cluster.client, "snapshot", r#"{"name":"s2"}"#),
+    );
+    let (one, other) = (one.json(), other.json());
+    assert_ne!(one["status"]["id"], other["status"]["id"]);
+    let name = |snapshot: &Value| {
+        snapshot["metadata"]["annotations"]["sandbox.cocoonstack.io/snapshot-name"].clone()
+    };
+    assert_eq!((name(&one), name(&other)), (json!("s1"), json!("s2")));
 }

@@ -1,6 +1,6 @@
 //! The same, fed by the watches of a cluster that is not always well.
 
-use sandbox_apiserver::{api::SandboxKey, sim::Planted};
+use sandbox_apiserver::sim::Planted;
 
 use super::{Bench, Setting, eventually, mk_pool};
 use crate::fake_cluster::Cluster;
@@ -107,6 +107,8 @@ async fn an_object_that_cannot_be_read_costs_no_other() {
         bench.metric("rejected_publications_total{reason=\"undecodable\"}"),
         1.0
     );
-    let located = bench.fleet.locate(&SandboxKey::new("team", "new")).unwrap();
-    assert_eq!(located.address.as_ref(), Some(node.address()));
+    let listed = bench.fleet.store().get("team", "new").unwrap();
+    assert_eq!(listed.value.node, *node.name());
+    let address = bench.fleet.address(node.name());
+    assert_eq!(address.as_ref(), Some(node.address()));
 }

@@ -1,0 +1,317 @@
+//! What this server did against what is told late, and what is asked when nobody tells.
+
+use super::*;
+
+fn mk_user(finalizers: &[&str]) -> UserPart {
+    UserPart {
+        spec: "{}".into(),
+        generation: 1,
+        finalizers: finalizers.iter().map(|name| (*name).into()).collect(),
+        ..UserPart::default()
+    }
+}
+
+impl Bench {
+    fn create_of(&self, key: &str, claim: &str, user: UserPart) {
+        self.create(key, "n1", claim).unwrap();
+        self.say(claim, user).unwrap();
+    }
+
+    fn say(&self, claim: &str, user: UserPart) -> Result<Arc<Stored<Sandbox>>, Overtaken> {
+        let version = self.record(claim).ok_or(Overtaken)?.version;
+        let user = Arc::new(user);
+        self.fleet
+            .set_user(&"n1".into(), &claim.into(), version, user)
+    }
+
+    fn record(&self, claim: &str) -> Option<Arc<Stored<Sandbox>>> {
+        self.fleet.by_claim(&"n1".into(), &claim.into())
+    }
+
+    fn observe(&self, row: &Row) {
+        self.fleet.observe(&"n1".into(), row, self.now());
+    }
+
+    fn pause(&self, claim: &str) {
+        let paused = self
+            .fleet
+            .set_phase(&"n1".into(), &claim.into(), Phase::Paused, self.now());
+        paused.unwrap();
+    }
+
+    fn release(&self, claim: &str) {
+        let last = self.fleet.released(&"n1".into(), &claim.into(), self.now());
+        last.unwrap();
+    }
+
+    /// The nodes to read after so many seconds.
+    fn asks_after(&mut self, seconds: u64) -> Vec<NodeName> {
+        self.elapsed += seconds;
+        self.fleet.tick(self.now()).read
+    }
+}
+
+#[test]
+fn what_a_feed_saw_before_our_write_does_not_take_it_back() {
+    let mut bench = Bench::new();
+    let row = mk_row("sb_1", "a");
+    bench.publish("n1", std::slice::from_ref(&row));
+    bench.pause("sb_1");
+    let renewed = UnixTime::from_secs(START + 20_000);
+    bench
+        .fleet
+        .set_deadline(&"n1".into(), &"sb_1".into(), renewed, bench.now());
+    let version = bench.fleet.store().head();
+    bench.observe(&row);
+    assert_eq!(bench.changes(version), "");
+    bench.elapsed = 10;
+    bench.observe(&row);
+    bench.lists("default/a=sb_1@n1");
+    assert_eq!(bench.record("sb_1").unwrap().value.deadline, row.deadline);
+}
+
+#[test]
+fn a_feed_that_was_faster_than_our_call_leaves_nothing_to_ask() {
+    let mut bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    bench.observe(&Row {
+        phase: Phase::Paused,
+        ..mk_row("sb_1", "a")
+    });
+    bench.pause("sb_1");
+    assert_eq!(bench.asks_after(20), []);
+}
+
+#[test]
+fn what_a_feed_tells_during_a_read_is_not_taken_back_by_its_answer() {
+    let bench = Bench::new();
+    let row = mk_row("sb_1", "a");
+    bench.publish("n1", std::slice::from_ref(&row));
+    let read = bench.fleet.begin_read(&"n1".into()).unwrap();
+    bench.observe(&Row {
+        phase: Phase::Paused,
+        ..row.clone()
+    });
+    bench.observe(&mk_row("sb_2", "b"));
+    bench.fleet.read(read, &[row], bench.now());
+    bench.lists("default/a=sb_1@n1 Paused; default/b=sb_2@n1");
+}
+
+#[test]
+fn a_node_is_read_when_it_does_not_confirm_what_we_did() {
+    let mut bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    bench.create("default/b", "n1", "sb_2").unwrap();
+    bench.pause("sb_1");
+    assert_eq!(bench.asks_after(9), []);
+    assert_eq!(bench.asks_after(1), ["n1".into()]);
+    assert_eq!(bench.asks_after(29), [], "the answer may be under way");
+    assert_eq!(bench.asks_after(1), ["n1".into()]);
+    bench.read("n1", &[mk_row("sb_1", "a")]);
+    bench.lists("default/a=sb_1@n1");
+    assert_eq!(bench.asks_after(30), []);
+}
+
+#[test]
+fn a_node_is_read_when_it_does_not_say_that_a_sandbox_went_with_its_lease() {
+    let mut bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    assert_eq!(bench.asks_after(10_000), []);
+    bench.lists("default/a=sb_1@n1 Expired lost");
+    assert_eq!(bench.asks_after(30), ["n1".into()]);
+    bench.read("n1", &[mk_row("sb_1", "a")]);
+    assert_eq!(bench.asks_after(30), ["n1".into()], "it still has it");
+    bench.read("n1", &[]);
+    bench.lists("");
+    assert_eq!(bench.asks_after(30), []);
+}
+
+#[test]
+fn a_publication_that_nobody_made_does_not_find_a_lost_node() {
+    let mut bench = Bench::new();
+    let rows = [mk_row("sb_1", "a"), mk_row("sb_2", "b")];
+    bench.publish("n1", &rows[..1]);
+    bench.elapsed = 120;
+    bench.fleet.tick(bench.now());
+    let report = mk_report(&rows);
+    bench
+        .fleet
+        .publish(&"n1".into(), &report, false, false, bench.now());
+    bench.lists("default/a=sb_1@n1 lost; default/b=sb_2@n1 lost");
+    bench.publish("n1", &rows);
+    bench.lists("default/a=sb_1@n1; default/b=sb_2@n1");
+}
+
+#[test]
+fn a_suspected_node_gets_nothing_and_is_asked_but_not_lost_before_its_time() {
+    let mut bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    bench.fleet.suspect(&"n1".into(), bench.now());
+    assert_eq!(bench.fleet.counts().nodes, [0, 1, 0]);
+    assert_eq!(bench.fleet.tick(bench.now()).probe.len(), 1);
+    bench.elapsed = 119;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_1@n1");
+    bench.fleet.heard(&"n1".into(), bench.now());
+    assert_eq!(bench.fleet.counts().nodes, [1, 0, 0]);
+    assert!(!bench.fleet.is_suspected(&"n1".into()));
+}
+
+#[test]
+fn a_released_sandbox_that_a_finalizer_keeps_does_not_run_again() {
+    let bench = Bench::new();
+    bench.create_of("default/a", "sb_1", mk_user(&["x/y"]));
+    bench.release("sb_1");
+    let version = bench.fleet.store().head();
+    let row = mk_row("sb_1", "a");
+    bench.publish("n1", std::slice::from_ref(&row));
+    bench.read("n1", std::slice::from_ref(&row));
+    bench.observe(&row);
+    bench.read("n1", &[]);
+    bench
+        .fleet
+        .confirmed_absent(&"n1".into(), &"sb_1".into(), bench.now());
+    bench.read("n1", std::slice::from_ref(&row));
+    bench.release("sb_1");
+    assert_eq!(bench.changes(version), "");
+    assert!(bench.record("sb_1").unwrap().value.gone);
+    bench.say("sb_1", mk_user(&[])).unwrap();
+    bench.lists("");
+    bench.read("n1", &[row]);
+    bench.lists("");
+}
+
+#[test]
+fn an_expired_sandbox_is_not_brought_back_by_what_is_late() {
+    let mut bench = Bench::new();
+    bench.create_of("default/a", "sb_1", mk_user(&[]));
+    bench.elapsed = 10_000;
+    bench.fleet.tick(bench.now());
+    bench.read("n1", &[]);
+    let version = bench.fleet.store().head();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    assert_eq!(bench.changes(version), "");
+}
+
+#[test]
+fn an_expired_sandbox_with_a_finalizer_is_deleted_after_its_time_and_stays_until_it_may_go() {
+    let mut bench = Bench::new();
+    bench.create_of("default/a", "sb_1", mk_user(&["x/y"]));
+    bench.elapsed = 10_000;
+    bench.fleet.tick(bench.now());
+    bench.read("n1", &[]);
+    assert_eq!(bench.record("sb_1").unwrap().value.deleted_at, None);
+    bench.elapsed += 3_601;
+    bench.fleet.tick(bench.now());
+    let deleted_at = bench.record("sb_1").unwrap().value.deleted_at;
+    assert_eq!(deleted_at, Some(bench.now().wall));
+    bench.elapsed += 100_000;
+    bench.fleet.tick(bench.now());
+    assert!(bench.record("sb_1").is_some());
+    bench.say("sb_1", mk_user(&[])).unwrap();
+    bench.lists("");
+}
+
+#[test]
+fn objects_that_finalizers_keep_are_bounded() {
+    let bench = Bench::new();
+    let kept = 10_000;
+    for n in 0..=kept {
+        let claim = format!("sb_{n}");
+        bench.create_of(&format!("default/a{n}"), &claim, mk_user(&["x/y"]));
+        bench.release(&claim);
+    }
+    assert_eq!(bench.fleet.store().count(&Scope::All), kept);
+    assert!(bench.record("sb_0").is_none());
+    // Those that may go make room.
+    for n in 2..=kept {
+        bench.say(&format!("sb_{n}"), mk_user(&[])).unwrap();
+    }
+    for n in 0..kept {
+        let claim = format!("again_{n}");
+        bench.create_of("default/again", &claim, mk_user(&["x/y"]));
+        bench.release(&claim);
+        bench.say(&claim, mk_user(&[])).unwrap();
+    }
+    bench.lists("default/a1=sb_1@n1");
+}
+
+#[test]
+fn a_double_of_a_create_gives_way_to_what_its_client_got() {
+    let bench = Bench::new();
+    let key = SandboxKey::new("default", "a");
+    let reserved = bench.fleet.reserve(key.clone()).unwrap();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    // The winner may be listed before its answer as well.
+    bench.publish("n2", &[mk_row("sb_2", "a")]);
+    let granted = mk_granted("n2", "sb_2", bench.now().wall);
+    let asked = ["n1".into()];
+    let record = bench.fleet.granted(&reserved, granted, &asked, bench.now());
+    assert_eq!(record.unwrap().value.name, "a");
+    bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1");
+    assert_eq!(bench.fleet.counts().name_conflicts, 1);
+    bench.release("sb_1");
+    bench.lists("default/a=sb_2@n2");
+    assert_eq!(bench.fleet.counts().name_conflicts, 0);
+}
+
+#[test]
+fn a_double_that_turns_up_late_takes_no_name() {
+    let bench = Bench::new();
+    let reserved = bench
+        .fleet
+        .reserve(SandboxKey::new("default", "a"))
+        .unwrap();
+    let granted = mk_granted("n2", "sb_2", bench.now().wall);
+    bench
+        .fleet
+        .granted(&reserved, granted, &[], bench.now())
+        .unwrap();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1");
+    let kept = [reserved.keep(), reserved.keep()];
+    drop(reserved);
+    bench.publish("n3", &[mk_row("sb_3", "a")]);
+    bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1; default/sb-3=sb_3@n3");
+    drop(kept);
+    bench.publish("n4", &[mk_row("sb_4", "a")]);
+    assert_eq!(
+        bench.fleet.store().get("default", "a").unwrap().value.claim,
+        "sb_4".into()
+    );
+}
+
+#[test]
+fn leases_that_end_before_their_users_want_are_found_wherever_they_come_from() {
+    let mut bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a"), mk_row("sb_2", "b")]);
+    let by = UnixTime::from_secs(START + 10_000);
+    let due = |bench: &Bench, by| {
+        let due = bench.fleet.leases_to_renew(by).into_iter().flatten();
+        due.map(|record| record.value.claim.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(due(&bench, by), [""; 0]);
+    let user = UserPart {
+        shutdown_time: Some(UnixTime::from_secs(START + 1_000_000)),
+        ..mk_user(&[])
+    };
+    let restored = bench
+        .fleet
+        .restore_user(&"n1".into(), &"sb_1".into(), &Arc::new(user.clone()));
+    assert!(restored);
+    assert_eq!(due(&bench, by), ["sb_1"]);
+    assert_eq!(due(&bench, UnixTime::from_secs(START + 9_999)), [""; 0]);
+    bench.fleet.set_deadline(
+        &"n1".into(),
+        &"sb_1".into(),
+        by.after(Duration::from_secs(1)),
+        bench.now(),
+    );
+    assert_eq!(due(&bench, by), [""; 0]);
+    bench.say("sb_2", user).unwrap();
+    assert_eq!(due(&bench, by), ["sb_2"]);
+    bench.elapsed = 10_000;
+    bench.fleet.tick(bench.now());
+    assert_eq!(due(&bench, by), [""; 0], "what is over is not renewed");
+}
