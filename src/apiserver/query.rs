@@ -53,10 +53,10 @@ impl Query {
         matching.map(|(_, value)| value.as_str())
     }
 
-    /// A boolean: true when the key is there with any value but `0` and `false`.
+    /// A boolean: true when the key is there with any value but `0` and `false`, in any case.
     pub(super) fn flag(&self, key: &str) -> bool {
         self.get(key)
-            .is_some_and(|value| !matches!(value, "0" | "false"))
+            .is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// A number; none when the key is absent or empty.
@@ -142,6 +142,8 @@ mod tests {
         let query = query("a=b%20c+d&watch&e=");
         assert_eq!(query.get("a"), Some("b c d"));
         assert!(query.flag("watch") && query.flag("e") && !query.flag("none"));
+        let python = Query::parse("watch=False").unwrap();
+        assert!(!python.flag("watch"));
         assert!(Query::parse("a=%ff").is_err());
         assert!(Query::parse(&"a=1&".repeat(MAX_PAIRS + 1)).is_err());
     }

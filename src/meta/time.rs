@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixTime(i64);
 
+const EPOCH: jiff::civil::DateTime = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
 impl UnixTime {
     /// A time from its seconds since the epoch.
     pub const fn from_secs(seconds: i64) -> Self {
@@ -43,8 +45,12 @@ impl fmt::Display for UnixTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_second(self.0) {
             Ok(time) => time.fmt(f),
-            // Outside the years jiff knows (-9999..=9999) there is no RFC 3339 text; the zero time is what Go prints.
-            Err(_) => f.write_str("0001-01-01T00:00:00Z"),
+            // jiff leaves out the last hours of the year 9999, so that every zone has them; as the end of time they are common.
+            Err(_) => match EPOCH.checked_add(jiff::SignedDuration::from_secs(self.0)) {
+                Ok(time) => write!(f, "{time}Z"),
+                // Without years of four digits there is no RFC 3339 text; the zero time is what Go prints.
+                Err(_) => f.write_str("0001-01-01T00:00:00Z"),
+            },
         }
     }
 }
@@ -54,9 +60,18 @@ impl FromStr for UnixTime {
 
     /// Parses RFC 3339 with any offset; fractions of a second are cut off.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<jiff::Timestamp>()
-            .map(|time| Self(time.as_second()))
+        match text.parse::<jiff::Timestamp>() {
+            Ok(time) => Ok(Self(time.as_second())),
+            Err(error) => last_hours(text).ok_or(error),
+        }
     }
+}
+
+/// A time in UTC that is later than jiff's timestamps go.
+fn last_hours(text: &str) -> Option<UnixTime> {
+    let time: jiff::civil::DateTime = text.strip_suffix(['Z', 'z'])?.parse().ok()?;
+    let seconds = EPOCH.duration_until(time).as_secs();
+    (seconds > jiff::Timestamp::MAX.as_second()).then_some(UnixTime(seconds))
 }
 
 impl Serialize for UnixTime {
@@ -154,5 +169,8 @@ mod tests {
             "\"2026-11-29T22:10:02Z\""
         );
         assert!("yesterday".parse::<UnixTime>().is_err());
+        let end = "9999-12-31T23:59:59Z";
+        assert_eq!(end.parse::<UnixTime>().unwrap().to_string(), end);
+        assert!("9999-12-32T00:00:00Z".parse::<UnixTime>().is_err());
     }
 }

@@ -26,7 +26,8 @@ pub struct Decoded {
     pub duplicates: Vec<String>,
 }
 
-/// Reads a JSON body.
+/// Reads a JSON body. A number without fraction is an integer however it is written: `1e2` is `100`, as Go prints it, whose
+/// clients read nothing else into an integer.
 ///
 /// # Errors
 /// When it is not exactly one JSON value, or nested deeper than 127 levels.
@@ -35,7 +36,6 @@ pub fn decode_json(body: &[u8]) -> Result<Decoded> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = Seed {
         path: Path::Root,
-        round: false,
         duplicates: &duplicates,
     }
     .deserialize(&mut deserializer)?;
@@ -48,8 +48,7 @@ pub fn decode_json(body: &[u8]) -> Result<Decoded> {
 
 /// Reads a YAML body.
 ///
-/// Plain words take the types of YAML 1.1, as in all of Kubernetes: `yes` and `on` are booleans, `010` is eight. A float
-/// without fraction is an integer.
+/// Plain words take the types of YAML 1.1, as in all of Kubernetes: `yes` and `on` are booleans, `010` is eight.
 ///
 /// # Errors
 /// When it is not exactly one YAML document, nested deeper than 64 levels, or grown by aliases past the parser's bounds.
@@ -63,7 +62,6 @@ pub fn decode_yaml(body: &[u8]) -> Result<Decoded> {
         serde_saphyr::with_deserializer_from_slice_with_options(body, options, |deserializer| {
             Seed {
                 path: Path::Root,
-                round: true,
                 duplicates: &duplicates,
             }
             .deserialize(deserializer)
@@ -77,8 +75,6 @@ pub fn decode_yaml(body: &[u8]) -> Result<Decoded> {
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     path: Path<'a>,
-    /// Whether `1e3` and `1.0` are integers: in YAML, whose way to the API leads through JSON texts.
-    round: bool,
     duplicates: &'a RefCell<Vec<String>>,
 }
 
@@ -122,7 +118,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        if self.round && value.trunc() == value && value.abs() <= MAX_EXACT_FLOAT {
+        if value.trunc() == value && value.abs() <= MAX_EXACT_FLOAT {
             return Ok(Value::from(value as i64));
         }
         let number = Number::from_f64(value).map(Value::Number);

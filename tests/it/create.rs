@@ -130,6 +130,37 @@ async fn a_name_is_generated_when_there_is_a_base() {
 }
 
 #[tokio::test]
+async fn whole_numbers_come_back_as_integers() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let body = mk_sandbox("a").to_string();
+    let body = body.replace(
+        r#""spec":{"containers""#,
+        r#""spec":{"activeDeadlineSeconds":5.0,"terminationGracePeriodSeconds":1E2,"containers""#,
+    );
+    assert!(body.contains("1E2"));
+    let created = cluster.client.request("POST", SANDBOXES, &[], body).await;
+    assert_eq!(created.code(), 201, "{}", created.text());
+    let text = cluster.client.get(format!("{SANDBOXES}/a")).await.text();
+    for number in [
+        r#""activeDeadlineSeconds":5,"#,
+        r#""terminationGracePeriodSeconds":100"#,
+    ] {
+        assert!(text.contains(number), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_time_is_a_time() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let mut sandbox = mk_sandbox("a");
+    sandbox["spec"]["shutdownTime"] = json!("9999-12-31T23:59:59Z");
+    let created = cluster.client.post(SANDBOXES, &sandbox).await;
+    assert_eq!(created.code(), 201, "{}", created.text());
+    let shown = cluster.client.get(format!("{SANDBOXES}/a")).await.json();
+    assert_eq!(shown["spec"]["shutdownTime"], "9999-12-31T23:59:59Z");
+}
+
+#[tokio::test]
 async fn names_have_the_length_and_the_letters_of_names() {
     let cluster = Cluster::start(mk_node(10)).await;
     for length in [63, 64, 253] {

@@ -297,6 +297,7 @@ async fn options_that_contradict_each_other_are_invalid() {
         "resourceVersion=-1",
         "resourceVersion=007",
         "limit=ten",
+        "timeoutSeconds=ten",
         "timeout=abc",
         "labelSelector=a%3Db%3Dc",
         "labelSelector=a%20in%20(x",

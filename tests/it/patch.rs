@@ -120,6 +120,74 @@ async fn a_patch_that_is_none_is_a_bad_request() {
 }
 
 #[tokio::test]
+async fn a_patch_cannot_nest_without_end() {
+    let cluster = mk_cluster().await;
+    let nested = (0..100).fold(json!({}), |inner, _| json!({"a": inner}));
+    let below = "/a".repeat(100);
+    let round = json!([
+        {"op": "add", "path": "/y", "value": nested},
+        {"op": "move", "from": "/x", "path": format!("/y{below}/z")},
+        {"op": "move", "from": "/y", "path": "/x"},
+    ]);
+    let mut operations = vec![json!({"op": "add", "path": "/x", "value": {}})];
+    for _ in 0..1_000 {
+        operations.extend(round.as_array().unwrap().clone());
+    }
+    let refused = cluster
+        .client
+        .operations(item("a"), &json!(operations))
+        .await;
+    refused.refusal(422, "Invalid");
+    // Once is no harm: the schema knows no such field.
+    let once = &operations[..4];
+    let once = cluster.client.operations(item("a"), &json!(once)).await;
+    assert_eq!(once.code(), 200, "{}", once.text());
+}
+
+#[tokio::test]
+async fn an_object_does_not_grow_without_end() {
+    let cluster = mk_cluster().await;
+    let args = |bytes: usize| json!(["x".repeat(bytes)]);
+    let path = "/spec/podTemplate/spec/containers/0/args";
+    let large = json!([{"op": "add", "path": path, "value": args(400 << 10)}]);
+    let large = cluster.client.operations(item("a"), &large).await;
+    assert_eq!(large.code(), 200, "{}", large.text());
+    let twice = json!([{"op": "copy", "from": format!("{path}/0"), "path": format!("{path}/1")}]);
+    let twice = cluster.client.operations(item("a"), &twice).await;
+    twice.refusal(413, "RequestEntityTooLarge");
+
+    let calls = cluster.writes_at_nodes();
+    let mut sandbox = crate::harness::mk_sandbox("b");
+    sandbox["spec"]["podTemplate"]["spec"]["containers"][0]["args"] = args(600 << 10);
+    let created = cluster.client.post(SANDBOXES, &sandbox).await;
+    created.refusal(413, "RequestEntityTooLarge");
+    assert_eq!(cluster.writes_at_nodes(), calls);
+}
+
+#[tokio::test]
+async fn metadata_is_of_its_types() {
+    let cluster = mk_cluster().await;
+    for metadata in [
+        json!({"resourceVersion": 5}),
+        json!({"uid": 5}),
+        json!({"namespace": ["x"]}),
+        json!({"managedFields": "x"}),
+        json!({"managedFields": [{"time": "then"}]}),
+        json!({"managedFields": [{"manager": "m".repeat(129)}]}),
+    ] {
+        let patch = json!({"metadata": metadata});
+        let refused = cluster.client.merge(item("a"), &patch).await;
+        refused.refusal(422, "Invalid");
+    }
+    for metadata in [json!({"uid": 5}), json!({"resourceVersion": 5})] {
+        let mut sandbox = crate::harness::mk_sandbox("b");
+        json_patch::merge(&mut sandbox["metadata"], &metadata);
+        let refused = cluster.client.post(SANDBOXES, &sandbox).await;
+        refused.refusal(400, "BadRequest");
+    }
+}
+
+#[tokio::test]
 async fn a_patch_is_of_an_object_that_is_there() {
     let cluster = mk_cluster().await;
     let missing = cluster.client.merge(item("b"), &json!({})).await;

@@ -26,6 +26,8 @@ impl ListOptions {
         let limit = query.number::<i64>("limit")?;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.filter(|limit| *limit > 0);
+        // Not kept: a list ends when it is told. Read all the same, so that what is no number is refused.
+        query.number::<i64>("timeoutSeconds")?;
         let version = Version::parse(query)?;
         let matching = Match::parse(query);
         let token = query.get("continue").filter(|token| !token.is_empty());

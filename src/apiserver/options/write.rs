@@ -62,7 +62,7 @@ pub(in crate::apiserver) fn dry_run<'a>(
     values: impl Iterator<Item = &'a str>,
 ) -> Result<bool, String> {
     let mut asked = false;
-    for value in values.filter(|value| !value.is_empty()) {
+    for value in values {
         if value != "All" {
             let value: String = value.chars().take(64).collect();
             return Err(format!(
@@ -85,7 +85,7 @@ mod tests {
                 .map_err(|s| s.code().as_u16())
         };
         assert!(parse("dryRun=All").unwrap().dry_run);
-        assert!(!parse("dryRun=").unwrap().dry_run);
+        assert_eq!(parse("dryRun=").unwrap_err(), 422);
         assert_eq!(parse("dryRun=Some").unwrap_err(), 422);
         assert_eq!(parse("dryRun=All&dryRun=x").unwrap_err(), 422);
         assert_eq!(parse("fieldValidation=Loud").unwrap_err(), 422);

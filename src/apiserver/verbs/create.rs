@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
 use super::{
-    faults::{faults_of, judge},
+    faults::{check_metadata, check_size, faults_of, judge},
     owners::track,
     request::VerbRequest,
     reserved,
@@ -181,7 +181,8 @@ pub(super) fn check_type(
         }
     }
     match fields.get("metadata") {
-        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Object(metadata)) => check_metadata(definition, request, metadata),
         Some(other) => Err(Status::bad_request(format!(
             "metadata must be an object, not {}",
             json_type(other)
@@ -272,6 +273,7 @@ fn validated<R: Resource>(
         ));
     }
     let key = Key::new(request.target.namespace.as_str(), name);
+    check_size(&object)?;
     resource.convert(&mut object, request.version, PREFERRED);
     let create = Create { key, object };
     resource.validate_create(&create)?;

@@ -103,7 +103,7 @@ impl DeleteOptions {
     /// 400 for a body that is no DeleteOptions, 422 for values that are none.
     pub(super) fn parse(definition: &Definition, request: &VerbRequest) -> Result<Self, Status> {
         let body = match request.body.is_empty() {
-            true => OptionsBody::of_query(&request.query),
+            true => OptionsBody::of_query(&request.query)?,
             false => OptionsBody::decode(definition, request)?,
         };
         let in_body = body.dry_run.iter().flatten().map(String::as_str);
@@ -153,13 +153,14 @@ impl DeleteOptions {
 }
 
 impl OptionsBody {
-    fn of_query(query: &Query) -> Self {
+    fn of_query(query: &Query) -> Result<Self, Status> {
         let orphan = query.get("orphanDependents");
-        Self {
+        Ok(Self {
+            _grace_period_seconds: query.number("gracePeriodSeconds")?,
             propagation_policy: query.get("propagationPolicy").map(str::to_owned),
             orphan_dependents: orphan.map(|_| query.flag("orphanDependents")),
             ..Self::default()
-        }
+        })
     }
 
     fn decode(definition: &Definition, request: &VerbRequest) -> Result<Self, Status> {

@@ -28,6 +28,12 @@ const MAX_OPERATIONS: usize = 10_000;
 /// kube-apiserver.
 const MAX_COPIED: usize = 30 << 20;
 
+/// Levels of a patched object, as of one that is parsed. Moves into what was moved double them each time, and what walks over
+/// an object, be it to drop it, has no stack for a million.
+const MAX_DEPTH: usize = 127;
+/// Values that are looked at for their depth while a patch moves them.
+const MAX_WALKED: usize = 10_000_000;
+
 enum Change {
     Operations(Patch),
     Merge(Decoded),
@@ -70,8 +76,9 @@ impl Change {
             Status::bad_request(format!("error decoding patch: {error}"))
         };
         if essence == PatchType::Json.media_type() {
+            let patch = decode_json(&request.body).map_err(|error| malformed(&error))?;
             let patch: Patch =
-                serde_json::from_slice(&request.body).map_err(|error| malformed(&error))?;
+                serde_json::from_value(patch.value).map_err(|error| malformed(&error))?;
             if patch.0.len() > MAX_OPERATIONS {
                 return Err(Status::too_many_operations(MAX_OPERATIONS, patch.0.len()));
             }
@@ -115,17 +122,11 @@ impl Change {
 /// Carries out the operations, one after the other; the object is of no use when one fails.
 ///
 /// # Errors
-/// 422 for an operation that does not fit, 413 for copies of copies.
+/// 422 for an operation that does not fit or nests too deep, 413 for copies of copies.
 fn operate(object: &mut Value, patch: &Patch) -> Result<(), Status> {
-    let mut copied = 0;
+    let mut growth = Growth::new(object);
     for (index, operation) in patch.iter().enumerate() {
-        if let PatchOperation::Copy(copy) = operation {
-            let source = object.pointer(copy.from.as_str());
-            copied += source.map_or(0, |source| source.to_string().len());
-            if copied > MAX_COPIED {
-                return Err(Status::too_large(MAX_COPIED));
-            }
-        }
+        growth.admit(object, operation)?;
         // Without the crate's own rollback, which panics on operations that cannot be undone; the object is a copy.
         json_patch::patch_unsafe(object, std::slice::from_ref(operation))
             .map_err(|error| inapplicable(index, &error))?;
@@ -143,4 +144,81 @@ fn inapplicable(index: usize, error: &PatchError) -> Status {
     Status::unprocessable(format!(
         "the server rejected our request due to an error in our request: {reason}"
     ))
+}
+
+/// What a patch has made of an object so far.
+struct Growth {
+    /// Bytes copied.
+    copied: usize,
+    /// Values walked over.
+    walked: usize,
+    /// The object has no more levels than these.
+    depth: usize,
+}
+
+impl Growth {
+    fn new(object: &Value) -> Self {
+        let (depth, walked) = depth(object);
+        Self {
+            copied: 0,
+            walked,
+            depth,
+        }
+    }
+
+    /// # Errors
+    /// When the operation would make the object too deep or too large.
+    fn admit(&mut self, object: &Value, operation: &PatchOperation) -> Result<(), Status> {
+        let (at, below) = match operation {
+            PatchOperation::Add(add) => (&add.path, depth(&add.value).0),
+            PatchOperation::Replace(replace) => (&replace.path, depth(&replace.value).0),
+            PatchOperation::Move(moved) => (&moved.path, self.source(object, moved.from.as_str())?),
+            PatchOperation::Copy(copy) => {
+                let source = object.pointer(copy.from.as_str());
+                self.copied += source.map_or(0, |source| source.to_string().len());
+                if self.copied > MAX_COPIED {
+                    return Err(Status::too_large(MAX_COPIED));
+                }
+                (&copy.path, self.source(object, copy.from.as_str())?)
+            }
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(()),
+        };
+        let levels = at.as_str().matches('/').count() + below;
+        if levels > MAX_DEPTH {
+            return Err(Status::unprocessable(format!(
+                "the server rejected our request due to an error in our request: more than {MAX_DEPTH} levels"
+            )));
+        }
+        self.depth = self.depth.max(levels);
+        Ok(())
+    }
+
+    /// Levels of the value at a place, or as many as it cannot have more.
+    fn source(&mut self, object: &Value, from: &str) -> Result<usize, Status> {
+        // Where even the deepest would do, nothing is walked over.
+        if 2 * self.depth <= MAX_DEPTH {
+            return Ok(self.depth);
+        }
+        let (depth, walked) = object.pointer(from).map_or((0, 0), depth);
+        self.walked += walked;
+        match self.walked > MAX_WALKED {
+            true => Err(Status::too_large(MAX_WALKED)),
+            false => Ok(depth),
+        }
+    }
+}
+
+/// Levels of a value, and how many values it is made of.
+fn depth(value: &Value) -> (usize, usize) {
+    let (mut deepest, mut count) = (0, 0);
+    let mut open = vec![(value, 1)];
+    while let Some((value, level)) = open.pop() {
+        (deepest, count) = (deepest.max(level), count + 1);
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, level + 1))),
+            Value::Object(fields) => open.extend(fields.values().map(|item| (item, level + 1))),
+            _ => {}
+        }
+    }
+    (deepest, count)
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     create::{SERVER_METADATA, check_type, namespace_mismatch},
-    faults::{faults_of, judge},
+    faults::{check_size, faults_of, judge},
     owners::track,
     request::VerbRequest,
     reserved,
@@ -164,14 +164,14 @@ fn revised<R: Resource>(
         reserved::strip(resource, &mut old_json);
         track(resource, request, Some(&old_json), &mut new_json);
     }
+    causes.extend(faults_of(definition, request, &new_json)?);
+    causes.extend(new_finalizers(&old_json, &new_json));
     reserved::restore(resource, &old_json, &mut new_json);
     keep_times(&old_json, &mut new_json);
     if new_json["spec"] != old_json["spec"] {
         let generation = old_json["metadata"]["generation"].as_i64().unwrap_or(0);
         new_json["metadata"]["generation"] = (generation + 1).into();
     }
-    causes.extend(faults_of(definition, request, &new_json)?);
-    causes.extend(new_finalizers(&old_json, &new_json));
     if !causes.is_empty() {
         return Err(Status::invalid(
             definition.group,
@@ -180,6 +180,7 @@ fn revised<R: Resource>(
             causes,
         ));
     }
+    check_size(&new_json)?;
     Ok((old_json, new_json))
 }
 
