@@ -14,6 +14,7 @@ mod deletecollection;
 mod discovery;
 mod errors;
 mod fake_cluster;
+mod fuzz;
 mod golden;
 mod harness;
 mod hostile;
