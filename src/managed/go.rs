@@ -130,22 +130,33 @@ impl fmt::Display for Plain<'_> {
             Value::Bool(flag) => write!(f, "{flag}"),
             Value::Array(items) => {
                 f.write_char('[')?;
-                for (index, item) in items.iter().enumerate() {
-                    let space = if index == 0 { "" } else { " " };
-                    write!(f, "{space}{}", Plain(item))?;
-                }
+                joined(f, " ", items, |f, item| Plain(item).fmt(f))?;
                 f.write_char(']')
             }
             Value::Object(fields) => {
                 f.write_str("map[")?;
-                for (index, (name, value)) in fields.iter().enumerate() {
-                    let space = if index == 0 { "" } else { " " };
-                    write!(f, "{space}{name}:{}", Plain(value))?;
-                }
+                joined(f, " ", fields, |f, (name, value)| {
+                    write!(f, "{name}:{}", Plain(value))
+                })?;
                 f.write_char(']')
             }
         }
     }
+}
+
+fn joined<'f, T>(
+    f: &mut fmt::Formatter<'f>,
+    separator: &str,
+    items: impl IntoIterator<Item = T>,
+    write: impl Fn(&mut fmt::Formatter<'f>, T) -> fmt::Result,
+) -> fmt::Result {
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            f.write_str(separator)?;
+        }
+        write(f, item)?;
+    }
+    Ok(())
 }
 
 /// Every number that comes with a request or out of FieldsV1 is a float there: from a million on it has an exponent.
@@ -164,18 +175,14 @@ impl fmt::Display for Source<'_> {
             Value::String(text) => Quoted(text).fmt(f),
             Value::Array(items) => {
                 f.write_str("[]interface {}{")?;
-                for (index, item) in items.iter().enumerate() {
-                    let comma = if index == 0 { "" } else { ", " };
-                    write!(f, "{comma}{}", Source(item))?;
-                }
+                joined(f, ", ", items, |f, item| Source(item).fmt(f))?;
                 f.write_char('}')
             }
             Value::Object(fields) => {
                 f.write_str("map[string]interface {}{")?;
-                for (index, (name, value)) in fields.iter().enumerate() {
-                    let comma = if index == 0 { "" } else { ", " };
-                    write!(f, "{comma}{}:{}", Quoted(name), Source(value))?;
-                }
+                joined(f, ", ", fields, |f, (name, value)| {
+                    write!(f, "{}:{}", Quoted(name), Source(value))
+                })?;
                 f.write_char('}')
             }
             other => Plain(other).fmt(f),
