@@ -1,0 +1,152 @@
+//! Nodes: draining, pools, stops, and fleets of many.
+
+use super::*;
+
+#[tokio::test]
+async fn a_draining_node_takes_nothing_new_and_keeps_what_it_has() {
+    let fleet = start(mk_options()).await;
+    let (node, client) = (&fleet.nodes()[0], mk_client("sim"));
+    let node_at = at(&client, node);
+    granted(node_at.claim(&named("default/a")).await);
+    for _ in 0..2 {
+        let info = node_at.drain().await.unwrap();
+        assert_eq!(
+            (info.draining, info.pools[0].warm, info.claimed),
+            (true, 0, 1)
+        );
+    }
+    let refused = node_at.claim(&named("default/b")).await.unwrap_err();
+    assert!(matches!(refused, Error::AtCapacity { .. }), "{refused:?}");
+    let info = node_at.undrain().await.unwrap();
+    assert_eq!((info.draining, info.pools[0].refilling), (false, 4));
+    fleet.advance(Duration::from_secs(1));
+    assert_eq!(node.warm(&python()), 4);
+}
+
+#[tokio::test]
+async fn the_set_of_pools_is_replaced_whole_or_not_at_all() {
+    let fleet = start(mk_options()).await;
+    let (node, client) = (&fleet.nodes()[0], mk_client("sim"));
+    let pool = |template: &str, warm| PoolSpec {
+        key: key(template),
+        warm,
+        warm_max: 0,
+        idle_hibernate_seconds: 0,
+    };
+    let info = at(&client, node)
+        .put_pools(&[pool("go", 50_000), pool("python:3.12", 2)])
+        .await
+        .unwrap();
+    let shown: Vec<_> = info
+        .pools
+        .iter()
+        .map(|p| (p.key.template.as_str(), p.warm, p.refilling, p.target))
+        .collect();
+    assert_eq!(shown, [("go", 0, 50_000, 50_000), ("python:3.12", 2, 0, 2)]);
+    fleet.advance(Duration::from_secs(1));
+    assert_eq!(node.warm(&key("go")), 50_000);
+    let twice = at(&client, node)
+        .put_pools(&[pool("a", 1), pool("a", 2)])
+        .await
+        .unwrap_err();
+    assert!(matches!(twice, Error::BadRequest { .. }), "{twice:?}");
+    let nothing = PoolSpec {
+        key: key(""),
+        ..pool("", 1)
+    };
+    assert!(at(&client, node).put_pools(&[nothing]).await.is_err());
+    assert_eq!(at(&client, node).info().await.unwrap().pools.len(), 2);
+    at(&client, node).put_pools(&[]).await.unwrap();
+    assert_eq!(node.warm(&python()), 0);
+}
+
+#[tokio::test]
+async fn a_stopped_node_refuses_and_comes_back_with_what_it_held() {
+    let fleet = start(mk_options()).await;
+    let (node, client) = (&fleet.nodes()[0], mk_client("sim"));
+    let id = granted(at(&client, node).claim(&named("default/a")).await).id;
+    node.stop().await;
+    assert!(!node.is_up());
+    for _ in 0..3 {
+        let down = at(&client, node).sandbox(&id).await.unwrap_err();
+        assert!(
+            matches!(down, Error::Unreachable(_) | Error::Interrupted(_)),
+            "{down:?}"
+        );
+    }
+    node.start().await;
+    at(&client, node).sandbox(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_fleet_closes_its_ports() {
+    let fleet = start(mk_options()).await;
+    let (address, client) = (fleet.nodes()[0].address().clone(), mk_client("sim"));
+    client.node(&address, SOON).healthz().await.unwrap();
+    drop(fleet);
+    let closed = |error: Error| matches!(error, Error::Unreachable(_));
+    eventually(async || {
+        client
+            .node(&address, SOON)
+            .healthz()
+            .await
+            .is_err_and(closed)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn four_hundred_nodes_share_the_sandboxes_evenly() {
+    let fleet = start(Options {
+        nodes: 400,
+        sandboxes: 4_001,
+        ..mk_options()
+    })
+    .await;
+    let inventories = fleet.inventories();
+    assert_eq!(
+        (inventories.len(), inventories[7].node.as_str()),
+        (400, "sim-0007")
+    );
+    let totals: Vec<_> = inventories
+        .iter()
+        .map(|inventory| inventory.total.unwrap())
+        .collect();
+    assert_eq!(
+        (totals[0], totals[1], totals.iter().sum::<i64>()),
+        (11, 10, 4_001)
+    );
+    let names: BTreeSet<_> = inventories
+        .iter()
+        .flat_map(|i| &i.entries)
+        .map(|entry| &entry.name)
+        .collect();
+    let ids: BTreeSet<_> = inventories
+        .iter()
+        .flat_map(|i| &i.entries)
+        .map(|entry| &entry.id)
+        .collect();
+    assert_eq!((names.len(), ids.len()), (4_001, 4_001));
+    let client = mk_client("sim");
+    let last: &NodeAddress = fleet.nodes()[399].address();
+    assert_eq!(client.node(last, SOON).sandboxes().await.unwrap().len(), 10);
+}
+
+#[tokio::test]
+async fn one_seed_gives_one_fleet() {
+    let seeded = |seed| Options {
+        sandboxes: 20,
+        seed: Some(seed),
+        ..mk_options()
+    };
+    let ids = async |seed| {
+        let fleet = start(seeded(seed)).await;
+        let entries = fleet.nodes()[0].inventory().entries;
+        entries
+            .into_iter()
+            .map(|entry| entry.id)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ids(1).await, ids(1).await);
+    assert_ne!(ids(1).await, ids(2).await);
+}
