@@ -58,30 +58,26 @@ pub(super) async fn update(
     context: &Context,
     update: Update<Sandbox>,
 ) -> Result<Arc<Stored<Sandbox>>, NotUpdated> {
-    let mut record = update.old.clone();
-    let acts = !record.value.gone && record.value.deleted_at.is_none();
+    let old = &update.old;
+    let acts = !old.value.gone && old.value.deleted_at.is_none();
     let mode = |object: &Value| object["spec"]["operatingMode"].as_str().map(str::to_owned);
-    if acts && mode(&update.new_json) != mode(&update.old_json) {
-        record = set_mode(
-            sandboxes,
-            context,
-            record,
-            mode(&update.new_json).as_deref(),
-        )
-        .await?;
+    let turns = acts && mode(&update.new_json) != mode(&update.old_json);
+    if turns {
+        set_mode(sandboxes, context, old, mode(&update.new_json).as_deref()).await?;
     }
     let end = shutdown_time(&update.new_json);
-    if let Some(end) = end.filter(|_| acts && end != shutdown_time(&update.old_json)) {
-        let renewed = sandboxes.gateway.renew_until(record.clone(), end).await;
-        record = renewed.map_err(|error| sandboxes.refused(&update.old.value, &error))?;
+    let end = end.filter(|_| acts && end != shutdown_time(&update.old_json));
+    if let Some(end) = end {
+        let renewed = sandboxes.gateway.renew_until(old.clone(), end).await;
+        renewed.map_err(|error| sandboxes.refused(&old.value, &error))?;
     }
-    let (fleet, old) = (&sandboxes.fleet, &update.old);
+    let fleet = &sandboxes.fleet;
     let user = Arc::new(user_part(&update.new_json));
     let Sandbox { node, claim, .. } = &old.value;
     // What was done at the node for this change made new versions; so may others have, while the node was waited for.
-    let stored = match record.version == old.version {
-        true => fleet.set_user(node, claim, old.version, user),
-        false => fleet.set_user_after(&old.value, user),
+    let stored = match turns || end.is_some() {
+        true => fleet.set_user_after(&old.value, user),
+        false => fleet.set_user(node, claim, old.version, user),
     };
     let stored = stored.map_err(|_| NotUpdated::Overtaken)?;
     let kept = sandboxes.gateway.keep_user(node, claim).await;
@@ -92,18 +88,18 @@ pub(super) async fn update(
 async fn set_mode(
     sandboxes: &Sandboxes,
     context: &Context,
-    record: Arc<Stored<Sandbox>>,
+    record: &Arc<Stored<Sandbox>>,
     mode: Option<&str>,
-) -> Result<Arc<Stored<Sandbox>>, Status> {
+) -> Result<(), Status> {
     let outcome = match mode {
         Some("Suspended") => sandboxes.gateway.pause(record.clone()).await,
         _ => sandboxes.gateway.resume(record.clone()).await,
     };
     match outcome {
-        Ok(Progress::Done(changed)) => Ok(changed),
+        Ok(Progress::Done(_)) => Ok(()),
         Ok(Progress::Going) => {
             context.warn("spec.operatingMode: the node is still at it; the object shows the new mode once it is done");
-            Ok(record)
+            Ok(())
         }
         Err(error) => Err(sandboxes.refused(&record.value, &error)),
     }
