@@ -189,12 +189,15 @@ pub trait Resource: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Arc<Stored<Self::Object>>, NotUpdated>> + Send;
 
     /// Deletes the object, whose preconditions hold.
+    ///
+    /// # Errors
+    /// [`NotUpdated::Overtaken`] only of an exact deletion; nothing is done then.
     fn delete(
         &self,
         context: &Context,
         object: Arc<Stored<Self::Object>>,
-        dependents: Dependents,
-    ) -> impl Future<Output = Result<Deleted<Self::Object>, Status>> + Send;
+        deletion: Deletion,
+    ) -> impl Future<Output = Result<Deleted<Self::Object>, NotUpdated>> + Send;
 
     /// Carries out a subresource, an index into [`Definition::subresources`].
     fn invoke(
@@ -248,11 +251,26 @@ impl From<Status> for NotUpdated {
     }
 }
 
+/// The finalizers that the garbage collector takes away.
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+/// How an object is to be deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// What becomes of its dependents.
+    pub dependents: Dependents,
+    /// Only at exactly the version that was checked. Otherwise whatever has become of the same object goes.
+    pub exact: bool,
+}
+
 /// What becomes of the objects that name a deleted one as their owner. The garbage collector sees to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dependents {
-    /// They go after it.
+    /// What was said before; else they go after it.
     #[default]
+    Unsaid,
+    /// They go after it.
     Background,
     /// They go before it: it stays until they are gone.
     Foreground,
@@ -261,13 +279,27 @@ pub enum Dependents {
 }
 
 impl Dependents {
-    /// The finalizer by which the garbage collector is told.
-    pub fn finalizer(self) -> Option<&'static str> {
-        match self {
+    /// The finalizers of an object that had `known`, among them the one by which the garbage collector is told. The word of
+    /// the last deletion counts, as in kube-apiserver.
+    pub fn finalizers<T: AsRef<str> + Clone + From<&'static str>>(self, known: &[T]) -> Vec<T> {
+        let chosen = match self {
+            Self::Unsaid => return known.to_vec(),
             Self::Background => None,
-            Self::Foreground => Some("foregroundDeletion"),
-            Self::Orphan => Some("orphan"),
+            Self::Foreground => Some(FOREGROUND),
+            Self::Orphan => Some(ORPHAN),
+        };
+        let is_left = |finalizer: &&T| {
+            let finalizer = finalizer.as_ref();
+            Some(finalizer) == chosen || !matches!(finalizer, FOREGROUND | ORPHAN)
+        };
+        let mut finalizers: Vec<T> = known.iter().filter(is_left).cloned().collect();
+        let is_chosen = |finalizer: &T| Some(finalizer.as_ref()) == chosen;
+        if let Some(chosen) = chosen
+            && !finalizers.iter().any(is_chosen)
+        {
+            finalizers.push(chosen.into());
         }
+        finalizers
     }
 }
 

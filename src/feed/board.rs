@@ -6,12 +6,16 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
 
 use super::{
     Listener, NodeState, Row,
@@ -27,6 +31,8 @@ const MAX_LISTENERS: usize = 16;
 /// Bytes and lines of changes that listeners may lag behind.
 const MAX_LOG_BYTES: usize = 8 << 20;
 const MAX_LOG_LINES: usize = 16_384;
+/// After how long at the latest listeners are told again what the node has, if that is as it was.
+const NODE_AGAIN: Duration = Duration::from_secs(10);
 
 /// What a node's agent knows, to be told to every listener. A clone is the same one.
 #[derive(Clone)]
@@ -72,6 +78,8 @@ struct State {
     seq: u64,
     entries: BTreeMap<ClaimId, Entry>,
     node: NodeState,
+    /// When listeners were told so last.
+    node_told: Option<Instant>,
     observed_at: Option<UnixTime>,
     /// The lines of the last changes; the newest is `seq`.
     log: VecDeque<Bytes>,
@@ -109,6 +117,7 @@ impl Board {
                 seq: 0,
                 entries: BTreeMap::new(),
                 node: NodeState::default(),
+                node_told: None,
                 observed_at: None,
                 log: VecDeque::new(),
                 log_bytes: 0,
@@ -135,7 +144,7 @@ impl Board {
         user_of: impl Fn(&ClaimId) -> Option<Arc<UserPart>>,
     ) {
         let mut state = self.0.state.lock();
-        let mut before = std::mem::take(&mut state.entries);
+        let (seq, mut before) = (state.seq, std::mem::take(&mut state.entries));
         for row in rows {
             let (known, user) = (before.remove(&row.id), user_of(&row.id));
             state.list(known, row, user);
@@ -143,10 +152,8 @@ impl Board {
         for id in before.into_keys() {
             state.record(&encode(&Part::Removed(id)));
         }
-        if state.node != node {
-            state.record(&encode(&Part::Node(node.clone())));
-            state.node = node;
-        }
+        let has_changes = state.seq != seq;
+        state.tell_node(node, has_changes);
         state.observed_at = Some(observed_at);
         self.0.tell(&state, |progress| {
             progress.polled = poll.0;
@@ -298,6 +305,18 @@ impl State {
             }
         };
         self.entries.insert(id, entry);
+    }
+
+    /// Records what the node has, also if it is as it was: listeners count its VMs down by what they claim, and a pool that
+    /// was refilled between two looks shows nothing of it. After changes of its sandboxes they may have; or a claim may have
+    /// come and gone between two looks.
+    fn tell_node(&mut self, node: NodeState, has_changes: bool) {
+        let is_due = |told: Instant| told.elapsed() >= NODE_AGAIN;
+        if has_changes || self.node != node || self.node_told.is_none_or(is_due) {
+            self.record(&encode(&Part::Node(node.clone())));
+            self.node = node;
+            self.node_told = Some(Instant::now());
+        }
     }
 
     fn record(&mut self, part: &Bytes) {

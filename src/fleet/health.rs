@@ -1,22 +1,12 @@
-//! What the passing of time changes: nodes that fall silent, leases that end, expired objects that go.
+//! What the passing of time changes: nodes that fall silent, leases that end.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use super::{
-    Fleet, Health, Now, Phase, Pool, Sandbox,
-    index::State,
-    node::{End, Node},
-};
+use super::{Fleet, Health, Now, Phase, Pool, Sandbox, index::State, node::Node};
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName},
+    api::{NodeAddress, NodeName},
     meta::UnixTime,
-    store::Stored,
 };
-
-/// Expired objects kept at once. Beyond it the oldest go first.
-const RETAINED_OBJECTS: usize = 10_000;
-/// How long an expired object is kept.
-const RETAINED_FOR: Duration = Duration::from_secs(3_600);
 
 /// How long after the end of its lease a sandbox may outlive it on the node.
 pub const REAP_GRACE: Duration = Duration::from_secs(30);
@@ -69,7 +59,7 @@ impl Fleet {
             attention.probe.extend(state.due_probe(name, now));
             attention.read.extend(state.due_read(name, now));
         }
-        state.drop_retained(now.wall);
+        state.drop_remnants(now.wall);
         attention
     }
 
@@ -241,67 +231,5 @@ impl State {
                 ..sandbox
             });
         }
-    }
-
-    /// Keeps an expired object whose VM is gone, for a while.
-    pub(super) fn retain(&mut self, sandbox: Sandbox, now: UnixTime) {
-        self.retained.push_back((
-            now.after(RETAINED_FOR),
-            sandbox.node.clone(),
-            sandbox.claim.clone(),
-        ));
-        self.put(Sandbox {
-            phase: Phase::Expired,
-            gone: true,
-            changed: now,
-            ..sandbox
-        });
-    }
-
-    fn drop_retained(&mut self, now: UnixTime) {
-        while let Some((until, node, claim)) = self.retained.front().cloned() {
-            if until > now && self.retained.len() <= RETAINED_OBJECTS {
-                return;
-            }
-            self.retained.pop_front();
-            match self.remnant(&node, &claim) {
-                Some(record) if record.value.has_finalizers() => {
-                    self.keep_for_finalizers(&record.value, now);
-                }
-                Some(_) => {
-                    self.unlist(&node, &claim, End::Absent);
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// Keeps an object whose VM is gone, as deleted, until its last finalizer is taken away. Beyond the bound the oldest goes
-    /// with its finalizers.
-    pub(super) fn keep_for_finalizers(&mut self, sandbox: &Sandbox, now: UnixTime) {
-        if sandbox.gone && sandbox.deleted_at.is_some() {
-            return;
-        }
-        let place = (sandbox.node.clone(), sandbox.claim.clone());
-        self.finalizing.push_back(place);
-        self.put(Sandbox {
-            gone: true,
-            deleted_at: sandbox.deleted_at.or(Some(now)),
-            changed: now,
-            ..sandbox.clone()
-        });
-        while self.finalizing.len() > RETAINED_OBJECTS {
-            if let Some((node, claim)) = self.finalizing.pop_front()
-                && self.remnant(&node, &claim).is_some()
-            {
-                self.unlist(&node, &claim, End::Absent);
-            }
-        }
-    }
-
-    /// The object of a claim whose VM is gone.
-    fn remnant(&self, node: &NodeName, claim: &ClaimId) -> Option<Arc<Stored<Sandbox>>> {
-        let record = self.nodes.get(node)?.claims.get(claim)?;
-        record.value.gone.then(|| record.clone())
     }
 }

@@ -120,6 +120,18 @@ impl Sandbox {
         })
     }
 
+    /// The sandbox after one more change of its spec: a user wants it to run or not to.
+    pub fn turned(&self) -> Self {
+        let count = |user: &Arc<UserPart>| UserPart {
+            generation: user.generation.max(1) + 1,
+            ..UserPart::clone(user)
+        };
+        Self {
+            user: self.user.as_ref().map(|user| Arc::new(count(user))),
+            ..self.clone()
+        }
+    }
+
     /// Whether a finalizer keeps the object although its VM may be gone.
     pub fn has_finalizers(&self) -> bool {
         self.user
@@ -152,9 +164,14 @@ fn weight(user: &UserPart) -> usize {
         .annotations
         .iter()
         .map(|(key, value)| key.len() + value.len() + size_of::<CompactString>());
+    let finalizers = user
+        .finalizers
+        .iter()
+        .map(|finalizer| finalizer.len() + size_of::<CompactString>());
     size_of::<UserPart>()
+        + user.generate_name.len()
         + user.spec.len()
         + user.managed_fields.len()
         + user.owner_references.len()
-        + labels.chain(annotations).sum::<usize>()
+        + labels.chain(annotations).chain(finalizers).sum::<usize>()
 }

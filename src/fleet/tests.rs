@@ -311,9 +311,13 @@ fn a_read_says_nothing_about_what_changed_since_it_was_sent() {
         "one at a time"
     );
     bench.create("default/c", "n1", "sb_3").unwrap();
-    bench
-        .fleet
-        .set_phase(&"n1".into(), &"sb_1".into(), Phase::Paused, bench.now());
+    bench.fleet.set_phase(
+        &"n1".into(),
+        &"sb_1".into(),
+        Phase::Paused,
+        false,
+        bench.now(),
+    );
     bench
         .fleet
         .released(&"n1".into(), &"sb_2".into(), bench.now());
@@ -360,9 +364,13 @@ fn a_phase_we_set_holds_until_the_node_agrees() {
     let bench = Bench::new();
     let mut row = mk_row("sb_1", "a");
     bench.publish("n1", &[row.clone()]);
-    bench
-        .fleet
-        .set_phase(&"n1".into(), &"sb_1".into(), Phase::Paused, bench.now());
+    bench.fleet.set_phase(
+        &"n1".into(),
+        &"sb_1".into(),
+        Phase::Paused,
+        false,
+        bench.now(),
+    );
     bench.publish("n1", &[row.clone()]);
     bench.lists("default/a=sb_1@n1 Paused");
     row.phase = Phase::Paused;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
-    meta::{ResourceVersion, UnixTime},
+    meta::UnixTime,
     store::{Change, Stored},
 };
 
@@ -20,11 +20,6 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another sandbox took the name meanwhile")]
 pub struct ClaimLost;
-
-/// The sandbox is not the one any more that a change was made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the sandbox has changed meanwhile")]
-pub struct Overtaken;
 
 /// A claim as its node granted it.
 #[derive(Clone, Debug)]
@@ -151,65 +146,27 @@ impl Fleet {
         }
     }
 
-    /// Replaces the user's part of a sandbox that is still at `version`. One that only a finalizer held goes when the last is
-    /// taken away; its last state is returned then.
-    ///
-    /// # Errors
-    /// [`Overtaken`] when the sandbox has changed since, or is gone.
-    pub fn set_user(
-        &self,
-        node: &NodeName,
-        claim: &ClaimId,
-        version: ResourceVersion,
-        user: Arc<UserPart>,
-    ) -> Result<Arc<Stored<Sandbox>>, Overtaken> {
-        let mut state = self.lock();
-        let known = state.nodes.get_mut(node).ok_or(Overtaken)?;
-        let record = known
-            .claims
-            .get(claim)
-            .filter(|record| record.version == version)
-            .cloned()
-            .ok_or(Overtaken)?;
-        let changed = Sandbox {
-            user: Some(user),
-            ..record.value.clone()
-        };
-        let ends = changed.gone && changed.deleted_at.is_some() && !changed.has_finalizers();
-        state.put(changed);
-        let stored = state
-            .nodes
-            .get(node)
-            .and_then(|node| node.claims.get(claim))
-            .cloned()
-            .ok_or(Overtaken)?;
-        if ends {
-            state.unlist(node, claim, End::Absent);
-            let place = |(of, known): &(NodeName, ClaimId)| of == node && known == claim;
-            state.finalizing.retain(|kept| !place(kept));
-        }
-        Ok(stored)
-    }
-
-    /// Notes a phase that the node acknowledged; it holds until the node reports the same.
+    /// Notes a phase that the node acknowledged; it holds until the node reports the same. `turns`: it is the user's wish, and
+    /// `spec.operatingMode` another one than it was before, which counts as a change of the spec.
     pub fn set_phase(
         &self,
         node: &NodeName,
         claim: &ClaimId,
         phase: Phase,
+        turns: bool,
         now: Now,
     ) -> Option<Arc<Stored<Sandbox>>> {
         self.change(node, claim, |node, known| {
+            let mut changed = match turns {
+                true => known.turned(),
+                false => known.clone(),
+            };
             // What the node has said already needs no holding on to.
-            if known.phase == phase {
-                return known.clone();
+            if known.phase != phase {
+                node.hold(claim, now.instant, |hold| hold.phase = Some(phase));
+                (changed.phase, changed.changed) = (phase, now.wall);
             }
-            node.hold(claim, now.instant, |hold| hold.phase = Some(phase));
-            Sandbox {
-                phase,
-                changed: now.wall,
-                ..known.clone()
-            }
+            changed
         })
     }
 

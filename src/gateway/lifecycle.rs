@@ -95,12 +95,15 @@ impl Gateway {
         self.inner.metrics.called(call, answer.is_ok());
         match answer {
             Ok(()) => {
-                let changed =
-                    self.inner
-                        .fleet
-                        .set_phase(&sandbox.node, &sandbox.claim, phase, Now::read());
+                let (node, claim) = (&sandbox.node, &sandbox.claim);
+                let turns = sandbox.phase.is_suspended() != phase.is_suspended();
+                let fleet = &self.inner.fleet;
+                let changed = fleet.set_phase(node, claim, phase, turns, Now::read());
+                if turns {
+                    self.keep_user(node, claim).await;
+                }
                 changed.ok_or_else(|| Error::Gone {
-                    node: sandbox.node.clone(),
+                    node: node.clone(),
                     key: key_of(sandbox),
                 })
             }

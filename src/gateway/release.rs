@@ -32,12 +32,32 @@ impl Gateway {
     /// # Errors
     /// [`Error::NoToken`] and [`Error::Ending`]: then nothing is changed.
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
-        let Sandbox { node, claim, .. } = &record.value;
         if record.value.gone {
             return Ok(self.forget(&record));
         }
-        let token = self.inner.daemons.check_token();
-        token.map_err(|error| Error::NoToken(Arc::new(error)))?;
+        self.check_release(&record.value)?;
+        let release = self.clone().release_kept(record);
+        let release = self.inner.tasks.spawn(release);
+        release.await.unwrap_or(Err(Error::Ending))
+    }
+
+    /// Whether a release of the sandbox could be begun now.
+    ///
+    /// # Errors
+    /// [`Error::NoToken`].
+    pub fn check_release(&self, sandbox: &Sandbox) -> Result<()> {
+        match self.inner.daemons.check_token() {
+            Err(error) if !sandbox.gone => Err(Error::NoToken(Arc::new(error))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn release_kept(self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
+        let Sandbox { node, claim, .. } = &record.value;
+        if record.value.has_finalizers() {
+            // Without them, a restart of this server before their owners' turn would leave it to chance whether those get one.
+            self.keep_user(node, claim).await;
+        }
         if self.is_owed(node, claim) {
             return Ok(self.pending(record).await);
         }
@@ -46,12 +66,10 @@ impl Gateway {
             self.owe(node.clone(), claim.clone(), record.value.deadline);
             return Ok(self.pending(record).await);
         }
-        let release = self.clone().call_release(record);
-        let release = self.inner.tasks.spawn(release);
-        release.await.unwrap_or(Err(Error::Ending))
+        self.call_release(record).await
     }
 
-    async fn call_release(self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
+    async fn call_release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
         let sandbox = &record.value;
         let answer = match self.address_of(sandbox) {
             Err(_) => None,
@@ -65,6 +83,14 @@ impl Gateway {
             Some(Answer::Open(
                 error @ (sandboxd::Error::NoToken { .. } | sandboxd::Error::Fenced),
             )) => {
+                if sandbox.deleted_at.is_some() {
+                    // It is marked already, and would stay so for ever.
+                    self.owe(
+                        sandbox.node.clone(),
+                        sandbox.claim.clone(),
+                        sandbox.deadline,
+                    );
+                }
                 return Err(Error::of_call(&sandbox.node, &key_of(sandbox), error));
             }
             Some(Answer::Open(error)) => {

@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
+use super::Sandboxes;
 use crate::{
     api::{PoolKeySource, SandboxKey, ShutdownPolicy, UserPart, labels, pool_key_for},
     apiserver::{Context, Create, Definition, Status, StatusCause},
+    fleet::Sandbox,
     gateway::{ClaimOrder, Kept},
     meta::UnixTime,
+    store::Stored,
 };
 
 /// The longest lease that can be asked for, in seconds; some daemons make nonsense of more than they can count.
@@ -63,20 +66,26 @@ pub(super) fn order(
     }
 }
 
-/// Tells the client that what it says of a sandbox may be forgotten, if it says anything that the node does not.
-pub(super) fn warn_of_loss(context: &Context, user: &UserPart, kept: Kept) {
-    let metadata = [
-        user.labels.is_empty(),
-        user.annotations.is_empty(),
-        user.owner_references.is_empty(),
-        user.finalizers.is_empty(),
-    ];
-    let says_nothing = !metadata.contains(&false) && user.shutdown_time.is_none();
+/// Tells the client that what it says of a sandbox may be forgotten, if the object would be another one then.
+pub(super) fn warn_of_loss(
+    sandboxes: &Sandboxes,
+    context: &Context,
+    stored: &Stored<Sandbox>,
+    kept: Kept,
+) {
     let reason = match kept {
-        Kept::InMemory if !says_nothing => "the node runs no agent",
-        Kept::Unconfirmed if !says_nothing => "the node's agent did not confirm",
-        _ => return,
+        Kept::Durably => return,
+        Kept::InMemory => "the node runs no agent",
+        Kept::Unconfirmed => "the node's agent did not confirm",
     };
+    let forgotten = Sandbox {
+        user: None,
+        ..stored.value.clone()
+    };
+    let shown = |sandbox| sandboxes.json(sandbox, stored.version);
+    if shown(&stored.value) == shown(&forgotten) {
+        return;
+    }
     context.warn(format!("{reason}: what this object says beside its node's facts may not survive a restart of this server"));
 }
 

@@ -16,10 +16,10 @@ use super::{
 use crate::{
     api::labels,
     apiserver::{
-        Context, Create, Created, Definition, Deleted, Dependents, Invoke, Invoked, NotUpdated,
+        Context, Create, Created, Definition, Deleted, Deletion, Invoke, Invoked, NotUpdated,
         Resource, Status, Update,
     },
-    fleet::{Fleet, Sandbox},
+    fleet::{Fleet, Now, Sandbox},
     gateway::{Gateway, Released},
     meta::{ResourceVersion, UnixTime},
     store::{Store, Stored},
@@ -102,13 +102,13 @@ impl Resource for Sandboxes {
 
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
         let order = order(&self.definition, &create, UnixTime::now())?;
-        let user = order.user.clone();
-        let (ttl, has_end) = (order.ttl, user.shutdown_time.is_some());
+        let (ttl, has_end) = (order.ttl, order.user.shutdown_time.is_some());
         let claimed = self.gateway.claim(order).await;
         let claimed =
             claimed.map_err(|error| status(&self.definition, &create.key.name, &error))?;
         let Sandbox { node, claim, .. } = &claimed.record.value;
-        warn_of_loss(context, &user, self.gateway.keep_user(node, claim).await);
+        let kept = self.gateway.keep_user(node, claim).await;
+        warn_of_loss(self, context, &claimed.record, kept);
         if let Some(deadline) = claimed.record.value.deadline.filter(|_| !has_end) {
             warn_of_end(context, ttl, deadline);
         }
@@ -138,20 +138,22 @@ impl Resource for Sandboxes {
     async fn delete(
         &self,
         _context: &Context,
-        mut object: Arc<Stored<Sandbox>>,
-        dependents: Dependents,
-    ) -> Result<Deleted<Sandbox>, Status> {
-        if let Some(finalizer) = dependents.finalizer() {
-            object = update::with_finalizer(self, object, finalizer)?;
-            let Sandbox { node, claim, .. } = &object.value;
-            // Without it, a restart of this server before the garbage collector's turn would leave the dependents to chance.
-            self.gateway.keep_user(node, claim).await;
-        }
-        let name = object.value.name.clone();
-        match self.gateway.release(object).await {
-            Ok(Released::Gone(last)) => Ok(Deleted::Gone(last)),
-            Ok(Released::Pending(object)) => Ok(Deleted::Pending(object)),
-            Err(error) => Err(status(&self.definition, &name, &error)),
+        object: Arc<Stored<Sandbox>>,
+        deletion: Deletion,
+    ) -> Result<Deleted<Sandbox>, NotUpdated> {
+        let refused = |error| self.refused(&object.value, &error);
+        let may_begin = self.gateway.check_release(&object.value);
+        may_begin.map_err(refused)?;
+        let finalizers = |known: &[_]| deletion.dependents.finalizers(known);
+        let fleet = &self.fleet;
+        let begun = fleet.begin_delete(&object, deletion.exact, finalizers, Now::read());
+        let begun = begun.map_err(|_| NotUpdated::Overtaken)?;
+        let released = self
+            .gateway
+            .release(begun.unwrap_or_else(|| object.clone()));
+        match released.await.map_err(refused)? {
+            Released::Gone(last) => Ok(Deleted::Gone(last)),
+            Released::Pending(object) => Ok(Deleted::Pending(object)),
         }
     }
 

@@ -16,9 +16,6 @@ use crate::{
     store::Stored,
 };
 
-/// How often the object is read again that a finalizer is to be added to.
-const FINALIZER_ATTEMPTS: usize = 8;
-
 /// Refuses what cannot be changed, and an end in the past.
 pub(super) fn validate(sandboxes: &Sandboxes, update: &Update<Sandbox>) -> Result<(), Status> {
     let mut causes = Vec::new();
@@ -61,84 +58,49 @@ pub(super) async fn update(
     context: &Context,
     update: Update<Sandbox>,
 ) -> Result<Arc<Stored<Sandbox>>, NotUpdated> {
-    let mut record = update.old.clone();
-    let acts = !record.value.gone && record.value.deleted_at.is_none();
+    let old = &update.old;
+    let acts = !old.value.gone && old.value.deleted_at.is_none();
     let mode = |object: &Value| object["spec"]["operatingMode"].as_str().map(str::to_owned);
-    if acts && mode(&update.new_json) != mode(&update.old_json) {
-        record = set_mode(
-            sandboxes,
-            context,
-            record,
-            mode(&update.new_json).as_deref(),
-        )
-        .await?;
+    let turns = acts && mode(&update.new_json) != mode(&update.old_json);
+    if turns {
+        set_mode(sandboxes, context, old, mode(&update.new_json).as_deref()).await?;
     }
     let end = shutdown_time(&update.new_json);
-    if let Some(end) = end.filter(|_| acts && end != shutdown_time(&update.old_json)) {
-        let renewed = sandboxes.gateway.renew_until(record.clone(), end).await;
-        record = renewed.map_err(|error| sandboxes.refused(&update.old.value, &error))?;
+    let end = end.filter(|_| acts && end != shutdown_time(&update.old_json));
+    if let Some(end) = end {
+        let renewed = sandboxes.gateway.renew_until(old.clone(), end).await;
+        renewed.map_err(|error| sandboxes.refused(&old.value, &error))?;
     }
+    let fleet = &sandboxes.fleet;
     let user = Arc::new(user_part(&update.new_json));
-    let Sandbox { node, claim, .. } = &record.value;
-    let stored = sandboxes
-        .fleet
-        .set_user(node, claim, record.version, user.clone())
-        .map_err(|_| NotUpdated::Overtaken)?;
-    warn_of_loss(
-        context,
-        &user,
-        sandboxes.gateway.keep_user(node, claim).await,
-    );
+    let Sandbox { node, claim, .. } = &old.value;
+    // What was done at the node for this change made new versions; so may others have, while the node was waited for.
+    let stored = match turns || end.is_some() {
+        true => fleet.set_user_after(&old.value, user),
+        false => fleet.set_user(node, claim, old.version, user),
+    };
+    let stored = stored.map_err(|_| NotUpdated::Overtaken)?;
+    let kept = sandboxes.gateway.keep_user(node, claim).await;
+    warn_of_loss(sandboxes, context, &stored, kept);
     Ok(stored)
 }
 
 async fn set_mode(
     sandboxes: &Sandboxes,
     context: &Context,
-    record: Arc<Stored<Sandbox>>,
+    record: &Arc<Stored<Sandbox>>,
     mode: Option<&str>,
-) -> Result<Arc<Stored<Sandbox>>, Status> {
+) -> Result<(), Status> {
     let outcome = match mode {
         Some("Suspended") => sandboxes.gateway.pause(record.clone()).await,
         _ => sandboxes.gateway.resume(record.clone()).await,
     };
     match outcome {
-        Ok(Progress::Done(changed)) => Ok(changed),
+        Ok(Progress::Done(_)) => Ok(()),
         Ok(Progress::Going) => {
             context.warn("spec.operatingMode: the node is still at it; the object shows the new mode once it is done");
-            Ok(record)
+            Ok(())
         }
         Err(error) => Err(sandboxes.refused(&record.value, &error)),
     }
-}
-
-/// Notes on the object that the garbage collector has something to do before it goes. What changed the object meanwhile does
-/// not hinder that.
-///
-/// # Errors
-/// 409 when it changes all the time.
-pub(super) fn with_finalizer(
-    sandboxes: &Sandboxes,
-    object: Arc<Stored<Sandbox>>,
-    finalizer: &str,
-) -> Result<Arc<Stored<Sandbox>>, Status> {
-    let Sandbox { node, claim, .. } = &object.value;
-    let mut newest = Some(object.clone());
-    for _ in 0..FINALIZER_ATTEMPTS {
-        // One that is gone meanwhile has nobody left to look after its dependents.
-        let Some(known) = newest else { break };
-        let mut user = known.value.user.as_deref().cloned().unwrap_or_default();
-        if user.finalizers.iter().any(|known| known == finalizer) {
-            return Ok(known);
-        }
-        user.finalizers.push(finalizer.into());
-        let user = Arc::new(user);
-        if let Ok(stored) = sandboxes.fleet.set_user(node, claim, known.version, user) {
-            return Ok(stored);
-        }
-        newest = sandboxes.fleet.by_claim(node, claim);
-    }
-    let reason = "the object has been modified; please apply your changes to the latest version and try again";
-    let (definition, name) = (&sandboxes.definition, &object.value.name);
-    Err(Status::conflict(definition, name, reason))
 }

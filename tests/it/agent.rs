@@ -425,7 +425,9 @@ async fn what_a_user_sent_brings_back_nothing_that_was_before() {
     hang_the_next_look(bench.daemon()).await;
     let (node, server) = (bench.daemon().name(), &bench.server);
     let now = Now::read();
-    server.fleet.set_phase(node, &claim, Phase::Paused, now);
+    server
+        .fleet
+        .set_phase(node, &claim, Phase::Paused, false, now);
     let kept = server.inventory.keep_user(node, &claim, &mk_user(3)).await;
     kept.unwrap();
     let sandbox = || server.fleet.by_claim(node, &claim).unwrap().value.clone();

@@ -452,6 +452,26 @@ async fn the_servers_keys_are_not_the_clients() {
 }
 
 #[tokio::test]
+async fn what_a_restart_would_forget_is_told() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    // It has a spec and an owner of its fields, and says nothing else.
+    let created = cluster.client.post(SANDBOXES, &mk_sandbox("a")).await;
+    assert_eq!(created.code(), 201, "{}", created.text());
+    let spec = json!({"spec": {"shutdownPolicy": "Delete"}});
+    let patched = cluster.client.merge(item("a"), &spec).await;
+    assert_eq!(patched.code(), 200, "{}", patched.text());
+    for answer in [created, patched] {
+        let warnings = answer.headers("warning");
+        let is_told = |text: &&str| text.contains("may not survive a restart");
+        assert_eq!(
+            warnings.iter().filter(|text| is_told(text)).count(),
+            1,
+            "{warnings:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn refusals_of_nodes_have_codes_that_clients_understand() {
     let cluster = Cluster::start(mk_node(0)).await;
     let empty = cluster.client.post(SANDBOXES, &mk_sandbox("a")).await;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use sandbox_apiserver::{
-    apiserver::{Context, Deleted, Dependents, Resource},
+    apiserver::{Context, Deleted, Deletion, Dependents, NotUpdated, Resource},
     auth::UserInfo,
     sim::{Fault, FaultKind},
 };
@@ -305,14 +305,108 @@ async fn what_changes_an_object_meanwhile_does_not_cost_it_its_finalizer() {
     assert_eq!(patched.code(), 200, "{}", patched.text());
     let user = Arc::new(UserInfo::new("admin", &[]));
     let context = Context::new(user, String::new(), String::new());
-    let deleted = cluster
-        .sandboxes
-        .delete(&context, before, Dependents::Orphan)
-        .await;
+    let deletion = Deletion {
+        dependents: Dependents::Orphan,
+        exact: false,
+    };
+    let deleted = cluster.sandboxes.delete(&context, before, deletion).await;
     let Ok(Deleted::Pending(object)) = deleted else {
         panic!("{deleted:?}")
     };
     let user = object.value.user.as_ref().unwrap();
     assert_eq!(user.finalizers, ["orphan"]);
     assert_eq!(user.labels["team"], "x");
+}
+
+#[tokio::test]
+async fn the_last_word_on_dependents_counts() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let held = json!({"metadata": {"finalizers": ["example.com/x"]}});
+    assert_eq!(cluster.client.merge(item("a"), &held).await.code(), 200);
+    for (options, finalizers) in [
+        (
+            json!({"propagationPolicy": "Orphan"}),
+            json!(["example.com/x", "orphan"]),
+        ),
+        (json!({}), json!(["example.com/x", "orphan"])),
+        (
+            json!({"propagationPolicy": "Foreground"}),
+            json!(["example.com/x", "foregroundDeletion"]),
+        ),
+        (
+            json!({"propagationPolicy": "Background"}),
+            json!(["example.com/x"]),
+        ),
+        (
+            json!({"orphanDependents": true}),
+            json!(["example.com/x", "orphan"]),
+        ),
+        (json!({"orphanDependents": false}), json!(["example.com/x"])),
+    ] {
+        let deleted = cluster.client.delete(item("a"), options.clone()).await;
+        assert_eq!(deleted.code(), 200, "{}", deleted.text());
+        assert_eq!(
+            deleted.json()["metadata"]["finalizers"],
+            finalizers,
+            "{options}"
+        );
+        let label = json!({"metadata": {"labels": {"x": options.to_string().len().to_string()}}});
+        let labelled = cluster.client.merge(item("a"), &label).await;
+        assert_eq!(labelled.code(), 200, "{options}: {}", labelled.text());
+    }
+    // Alone, it keeps the object until another word is said.
+    let orphan = json!({"propagationPolicy": "Orphan"});
+    cluster.client.delete(item("a"), orphan).await;
+    let left = json!({"metadata": {"finalizers": ["orphan"]}});
+    assert_eq!(cluster.client.merge(item("a"), &left).await.code(), 200);
+    let background = json!({"propagationPolicy": "Background"});
+    assert_eq!(
+        cluster.client.delete(item("a"), background).await.code(),
+        200
+    );
+    cluster.client.get(item("a")).await.refusal(404, "NotFound");
+}
+
+#[tokio::test]
+async fn a_deletion_of_a_version_is_of_no_other() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let before = cluster.fleet.store().get("default", "a").unwrap();
+    let version = before.version.to_string();
+    let patch = json!({"metadata": {"labels": {"team": "x"}}});
+    assert_eq!(cluster.client.merge(item("a"), &patch).await.code(), 200);
+    let user = Arc::new(UserInfo::new("admin", &[]));
+    let context = Context::new(user, String::new(), String::new());
+    let deletion = Deletion {
+        dependents: Dependents::Orphan,
+        exact: true,
+    };
+    let deleted = cluster.sandboxes.delete(&context, before, deletion).await;
+    assert!(matches!(deleted, Err(NotUpdated::Overtaken)), "{deleted:?}");
+    let object = cluster.client.get(item("a")).await.json();
+    assert_eq!(object["metadata"].get("deletionTimestamp"), None);
+    assert_eq!(object["metadata"].get("finalizers"), None);
+    assert_eq!(releases(&cluster), 0);
+    let options = json!({"preconditions": {"resourceVersion": version}});
+    let refused = cluster.client.delete(item("a"), options).await;
+    refused.refusal(409, "Conflict");
+
+    // From when it has begun, whoever writes sees that it has.
+    let late = FaultKind::Late { millis: 300 };
+    let late = Fault::once(late, "/v1/sandboxes/*/release");
+    assert!(cluster.nodes.nodes()[0].inject(late).await);
+    let version = &object["metadata"]["resourceVersion"];
+    let options = json!({"preconditions": {"resourceVersion": version}});
+    let delete = cluster.client.delete(item("a"), options);
+    let patch = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let patch = json!({"metadata": {"labels": {"team": "y"}}});
+        cluster.client.merge(item("a"), &patch).await
+    };
+    let (deleted, patched) = futures::join!(delete, patch);
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    assert_eq!(patched.code(), 200, "{}", patched.text());
+    assert!(patched.json()["metadata"]["deletionTimestamp"].is_string());
+    cluster.client.get(item("a")).await.refusal(404, "NotFound");
 }

@@ -23,18 +23,24 @@ async fn post(client: &Client, action: &str, body: &str) -> Answer {
 #[tokio::test]
 async fn pause_and_resume_may_be_repeated_and_need_no_body() {
     let cluster = mk_cluster().await;
-    for (action, mode, ready) in [
-        ("pause", "Suspended", "False"),
-        ("pause", "Suspended", "False"),
-        ("resume", "Running", "True"),
-        ("resume", "Running", "True"),
+    for (action, mode, ready, generation) in [
+        ("resume", "Running", "True", 1),
+        ("pause", "Suspended", "False", 2),
+        ("pause", "Suspended", "False", 2),
+        ("resume", "Running", "True", 3),
+        ("resume", "Running", "True", 3),
     ] {
+        let would = post(&cluster.client, &format!("{action}?dryRun=All"), "").await;
+        assert_eq!(would.json()["metadata"]["generation"], generation);
         let done = post(&cluster.client, action, "").await;
         assert_eq!(done.code(), 200, "{}", done.text());
         let object = done.json();
         assert_eq!(object["kind"], "Sandbox");
         assert_eq!(object["spec"]["operatingMode"], mode);
-        assert_eq!(object["status"]["conditions"][0]["status"], ready);
+        assert_eq!(object["metadata"]["generation"], generation);
+        let condition = &object["status"]["conditions"][0];
+        assert_eq!(condition["status"], ready);
+        assert_eq!(condition["observedGeneration"], generation);
         assert_eq!(cluster.client.get(item("a")).await.json(), object);
     }
 }

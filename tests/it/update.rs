@@ -1,5 +1,14 @@
 //! UPDATE: a whole object in place of the one that was read.
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use sandbox_apiserver::{
+    meta::UnixTime,
+    sim::{Fault, FaultKind},
+};
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox};
@@ -198,4 +207,95 @@ async fn metadata_comes_back_as_it_was_sent() {
         shown["metadata"]["ownerReferences"],
         sandbox["metadata"]["ownerReferences"]
     );
+}
+
+/// Makes every such call at the only node take so long.
+async fn slow_down(cluster: &Cluster, call: &str, millis: u64) {
+    let late = Fault {
+        path: format!("/v1/sandboxes/*/{call}"),
+        ..Fault::always(FaultKind::Late { millis })
+    };
+    assert!(cluster.nodes.nodes()[0].inject(late).await);
+}
+
+#[tokio::test]
+async fn what_others_say_while_the_mode_changes_is_not_lost() {
+    const TURNS: usize = 8;
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    slow_down(&cluster, "hibernate", 30).await;
+    slow_down(&cluster, "wake", 30).await;
+    let turning = AtomicBool::new(true);
+    let turn = async {
+        for mode in ["Suspended", "Running"].into_iter().cycle().take(TURNS) {
+            let patch = json!({"spec": {"operatingMode": mode}});
+            let turned = cluster.client.merge(item("a"), &patch).await;
+            assert_eq!(turned.code(), 200, "{}", turned.text());
+            assert_eq!(turned.json()["spec"]["operatingMode"], mode);
+        }
+        turning.store(false, Ordering::Relaxed);
+    };
+    let label = async {
+        let mut said = Vec::new();
+        while turning.load(Ordering::Relaxed) {
+            let label = format!("l{}", said.len());
+            let patch = json!({"metadata": {"labels": {&label: "x"}}});
+            let labelled = cluster.client.merge(item("a"), &patch).await;
+            assert_eq!(labelled.code(), 200, "{}", labelled.text());
+            said.push(label);
+        }
+        said
+    };
+    let ((), said) = futures::join!(turn, label);
+    let metadata = &cluster.client.get(item("a")).await.json()["metadata"];
+    let lost = said
+        .iter()
+        .filter(|label| metadata["labels"][label].is_null());
+    assert_eq!(
+        lost.collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "of {}",
+        said.len()
+    );
+    assert!(said.len() > TURNS);
+    assert_eq!(
+        metadata["generation"],
+        1 + TURNS,
+        "each turn is one change of the spec"
+    );
+}
+
+#[tokio::test]
+async fn an_update_that_the_node_takes_long_for_is_still_of_its_version() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let shutdown = UnixTime::now()
+        .after(Duration::from_secs(3_000))
+        .to_string();
+    for (name, call, field, value) in [
+        ("a", "hibernate", "operatingMode", "Suspended"),
+        ("b", "renew", "shutdownTime", &shutdown),
+    ] {
+        cluster.create(name).await;
+        slow_down(&cluster, call, 300).await;
+        let mut object = cluster.client.get(item(name)).await.json();
+        object["spec"][field] = value.into();
+        let put = cluster.client.put(item(name), &object);
+        let hold = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let patch = json!({"metadata": {"finalizers": ["example.com/x"]}});
+            cluster.client.merge(item(name), &patch).await
+        };
+        let (put, held) = futures::join!(put, hold);
+        assert_eq!(held.code(), 200, "{}", held.text());
+        put.refusal(409, "Conflict");
+        let shown = cluster.client.get(item(name)).await.json();
+        assert_eq!(shown["metadata"]["finalizers"], json!(["example.com/x"]));
+        // What nobody else says meanwhile is stored.
+        let mut object = shown;
+        object["spec"]["shutdownPolicy"] = "Delete".into();
+        object["spec"]["operatingMode"] = "Running".into();
+        let put = cluster.client.put(item(name), &object).await;
+        assert_eq!(put.code(), 200, "{}", put.text());
+        assert_eq!(put.json()["spec"]["shutdownPolicy"], "Delete");
+    }
 }

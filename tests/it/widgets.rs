@@ -6,7 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use sandbox_apiserver::{
     apiserver::{
-        Column, Context, Create, Created, Definition, Deleted, Dependents, Invoke, Invoked,
+        Column, Context, Create, Created, Definition, Deleted, Deletion, Invoke, Invoked,
         NotUpdated, ObjectType, Resource, Status, Update, Version,
     },
     meta::{ResourceVersion, UnixTime},
@@ -262,8 +262,8 @@ impl Resource for Widgets {
         &self,
         _context: &Context,
         object: Arc<Stored<Widget>>,
-        _dependents: Dependents,
-    ) -> Result<Deleted<Widget>, Status> {
+        _deletion: Deletion,
+    ) -> Result<Deleted<Widget>, NotUpdated> {
         self.misbehave(&object.value.name).await;
         let Widget {
             namespace, name, ..

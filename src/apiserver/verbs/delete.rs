@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::request::VerbRequest;
 use crate::{
     apiserver::{
-        Body, Definition, Deleted, Dependents, Resource, Status,
+        Body, Definition, Deleted, Deletion, Dependents, NotUpdated, Resource, Status,
         body::{json_response, value_response},
         negotiate::Offer,
         options::dry_run,
@@ -25,7 +25,7 @@ pub(super) struct DeleteOptions {
     uid: Option<String>,
     resource_version: Option<String>,
     pub(super) dry_run: bool,
-    pub(super) dependents: Dependents,
+    dependents: Dependents,
 }
 
 /// `metav1.DeleteOptions`. Every field is typed: an option that cannot be read must refuse the deletion and not widen it.
@@ -52,21 +52,27 @@ pub(super) async fn delete<R: Resource>(
     let negotiated = request.negotiate(Offer::Plain)?;
     let options = DeleteOptions::parse(definition, request)?;
     let key = request.key();
-    let found = resource.store().get(&key.namespace, &key.name);
-    let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
-    options.check(resource.as_ref(), &object)?;
-    if options.dry_run {
-        let success = success(resource.as_ref(), &object);
-        return Ok(value_response(
-            StatusCode::OK,
-            negotiated.media_type,
-            &success,
-        ));
-    }
-    match resource
-        .delete(&request.context, object, options.dependents)
-        .await?
-    {
+    let deleted = loop {
+        let found = resource.store().get(&key.namespace, &key.name);
+        let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
+        options.check(resource.as_ref(), &object)?;
+        if options.dry_run {
+            let success = success(resource.as_ref(), &object);
+            return Ok(value_response(
+                StatusCode::OK,
+                negotiated.media_type,
+                &success,
+            ));
+        }
+        let delete = resource.delete(&request.context, object, options.deletion());
+        match delete.await {
+            Ok(deleted) => break deleted,
+            // It has not the version any more that the client named, nor will it ever again: the next look says so.
+            Err(NotUpdated::Overtaken) => {}
+            Err(NotUpdated::Refused(status)) => return Err(status),
+        }
+    };
+    match deleted {
         Deleted::Gone(last) => Ok(value_response(
             StatusCode::OK,
             negotiated.media_type,
@@ -117,6 +123,13 @@ impl DeleteOptions {
             dry_run,
             dependents: dependents(&policy, body.orphan_dependents)?,
         })
+    }
+
+    pub(super) fn deletion(&self) -> Deletion {
+        Deletion {
+            dependents: self.dependents,
+            exact: self.resource_version.is_some(),
+        }
     }
 
     /// Refuses an object that is not the one the client means.
@@ -205,7 +218,8 @@ impl OptionsBody {
 fn dependents(policy: &str, orphan: Option<bool>) -> Result<Dependents, Status> {
     match (policy, orphan) {
         ("", Some(true)) => Ok(Dependents::Orphan),
-        ("" | "Background", None) | ("", Some(false)) => Ok(Dependents::Background),
+        ("", None) => Ok(Dependents::Unsaid),
+        ("Background", None) | ("", Some(false)) => Ok(Dependents::Background),
         ("Foreground", None) => Ok(Dependents::Foreground),
         ("Orphan", None) => Ok(Dependents::Orphan),
         (_, Some(_)) => Err(invalid(

@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use super::{delete::DeleteOptions, list::matches, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Deleted, Resource, Status,
+        Body, Deleted, NotUpdated, Resource, Status,
         body::json_response,
         form::{Form, ListEnd},
         negotiate::{Offer, Shape},
@@ -109,11 +109,12 @@ async fn delete_one<R: Resource>(
         return Ok(options.dry_run.then_some(object));
     }
     match resource
-        .delete(&request.context, object, options.dependents)
+        .delete(&request.context, object, options.deletion())
         .await
     {
         Ok(Deleted::Gone(object) | Deleted::Pending(object)) => Ok(Some(object)),
-        Err(status) if status.code() == StatusCode::NOT_FOUND => Ok(None),
-        Err(status) => Err(status),
+        Err(NotUpdated::Overtaken) => Ok(None),
+        Err(NotUpdated::Refused(status)) if status.code() == StatusCode::NOT_FOUND => Ok(None),
+        Err(NotUpdated::Refused(status)) => Err(status),
     }
 }

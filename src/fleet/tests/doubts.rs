@@ -33,9 +33,13 @@ impl Bench {
     }
 
     fn pause(&self, claim: &str) {
-        let paused = self
-            .fleet
-            .set_phase(&"n1".into(), &claim.into(), Phase::Paused, self.now());
+        let paused = self.fleet.set_phase(
+            &"n1".into(),
+            &claim.into(),
+            Phase::Paused,
+            false,
+            self.now(),
+        );
         paused.unwrap();
     }
 
@@ -314,4 +318,45 @@ fn leases_that_end_before_their_users_want_are_found_wherever_they_come_from() {
     bench.elapsed = 10_000;
     bench.fleet.tick(bench.now());
     assert_eq!(due(&bench, by), [""; 0], "what is over is not renewed");
+}
+
+#[test]
+fn objects_without_a_machine_are_bounded_by_their_bytes() {
+    let mut bench = Bench::new();
+    let mk_large = |finalizers: &[&str]| UserPart {
+        spec: format!(r#"{{"x":"{}"}}"#, "x".repeat(500_000)).into(),
+        ..mk_user(finalizers)
+    };
+    // Whether they were large before, or have become so since.
+    for n in 0..200 {
+        let claim = format!("sb_{n}");
+        bench.create_of(&format!("default/a{n:03}"), &claim, mk_user(&["x/y"]));
+        match n % 2 {
+            0 => {
+                bench.say(&claim, mk_large(&["x/y"])).unwrap();
+                bench.release(&claim);
+            }
+            _ => {
+                bench.release(&claim);
+                bench.say(&claim, mk_large(&["x/y"])).unwrap();
+            }
+        }
+    }
+    let kept = || bench.fleet.store().count(&Scope::All);
+    bench.fleet.tick(bench.now());
+    assert!((100..135).contains(&kept()), "{}", kept());
+    assert!(bench.record("sb_0").is_none() && bench.record("sb_199").is_some());
+    // Those that only tell that they expired go first.
+    for n in 0..100 {
+        let claim = format!("old_{n}");
+        bench.create_of(&format!("default/b{n:03}"), &claim, mk_large(&[]));
+    }
+    let before = kept();
+    bench.elapsed = 10_000;
+    bench.fleet.tick(bench.now());
+    bench.read("n1", &[]);
+    bench.fleet.tick(bench.now());
+    assert!(bench.record("old_0").is_none() && bench.record("sb_199").is_some());
+    let kept = bench.fleet.store().count(&Scope::All);
+    assert_eq!(kept, before - 100, "each of those that expired made room");
 }

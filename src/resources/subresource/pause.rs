@@ -52,10 +52,12 @@ fn answer(
 }
 
 fn would_be(sandboxes: &Sandboxes, invoke: &Invoke<Sandbox>, phase: Phase) -> Invoked<Sandbox> {
-    let changed = Sandbox {
-        phase,
-        ..invoke.object.value.clone()
+    let sandbox = &invoke.object.value;
+    let changed = match sandbox.phase.is_suspended() == phase.is_suspended() {
+        true => sandbox.clone(),
+        false => sandbox.turned(),
     };
+    let changed = Sandbox { phase, ..changed };
     Invoked::Json(
         StatusCode::OK,
         sandboxes.json(&changed, invoke.object.version),
