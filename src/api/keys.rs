@@ -131,7 +131,7 @@ impl PoolKey {
     /// Longest name of a lane or a size, in bytes.
     const MAX_WORD: usize = 128;
 
-    /// Whether it names a template and no part of it is out of all proportion.
+    /// Whether it names a template and every part is within its bound.
     pub fn is_sound(&self) -> bool {
         (1..=Self::MAX_TEMPLATE).contains(&self.template.len())
             && self.net.len() <= Self::MAX_WORD

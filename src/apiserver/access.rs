@@ -36,8 +36,8 @@ impl Access {
         self.check_as(self.identity.origin, attributes).await
     }
 
-    /// Whether the caller may also create what the request only names: a patch is what they were let in for, be it by
-    /// kube-apiserver, which asked about nothing else.
+    /// Whether the caller may create the object as well. Asked afresh even for a proxied request: kube-apiserver has asked
+    /// about the patch alone.
     ///
     /// # Errors
     /// As of [`Self::check`].

@@ -9,6 +9,8 @@ use crate::auth::UserInfo;
 /// Longest text of all warnings of an answer; beyond it each is cut to [`MAX_WARNING`].
 const MAX_WARNINGS: usize = 4_096;
 const MAX_WARNING: usize = 256;
+/// Texts kept of one request: a body with a fault in every line must not cost the square of its lines.
+const MAX_TOLD: usize = 100;
 
 /// A request, to a resource's hooks.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Context {
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
-        if !warnings.contains(&text) {
+        if warnings.len() < MAX_TOLD && !warnings.contains(&text) {
             warnings.push(text);
         }
     }

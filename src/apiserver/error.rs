@@ -215,7 +215,8 @@ impl Status {
         Self::new(StatusCode::CONFLICT, "Conflict", message).of(definition, name)
     }
 
-    /// 409 Conflict with what a deletion takes for granted. Its text names the kind, as kube-apiserver's does.
+    /// 409 Conflict: the object is not the one that a deletion's preconditions name. The text names the kind, as
+    /// kube-apiserver's does.
     pub(super) fn precondition_failed(definition: &Definition, name: &str, reason: &str) -> Self {
         let Definition { kind, group, .. } = definition;
         let message = format!("Operation cannot be fulfilled on {kind}.{group} {name:?}: {reason}");

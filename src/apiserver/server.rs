@@ -23,7 +23,7 @@ use super::{
     limits::Limits,
     negotiate::{MediaType, error_media_type},
     openapi::OpenApi,
-    options::Selection,
+    options::{MAX_FIELD_MANAGER, Selection},
     paths,
     query::Query,
     route::{ResourceRequest, Route, route},
@@ -486,5 +486,6 @@ fn field_manager(query: &Query, headers: &HeaderMap) -> String {
         .unwrap_or_default();
     let agent = agent.split('/').next().unwrap_or_default();
     let named = query.get("fieldManager").filter(|name| !name.is_empty());
-    named.unwrap_or(agent).chars().take(128).collect()
+    let name = named.unwrap_or(agent);
+    name[..name.floor_char_boundary(MAX_FIELD_MANAGER)].to_owned()
 }

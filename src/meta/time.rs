@@ -4,11 +4,11 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+const EPOCH: jiff::civil::DateTime = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
 /// Whole seconds since 1970-01-01T00:00:00Z; RFC 3339 with a `Z` on the wire, as `metav1.Time`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixTime(i64);
-
-const EPOCH: jiff::civil::DateTime = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 impl UnixTime {
     /// A time from its seconds since the epoch.
@@ -58,7 +58,8 @@ impl fmt::Display for UnixTime {
 impl FromStr for UnixTime {
     type Err = jiff::Error;
 
-    /// Parses RFC 3339 with any offset; fractions of a second are cut off.
+    /// Parses RFC 3339; fractions of a second are cut off. Any offset is taken, but in the last 26 hours of the year 9999
+    /// `Z` alone.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.parse::<jiff::Timestamp>() {
             Ok(time) => Ok(Self(time.as_second())),
@@ -69,7 +70,8 @@ impl FromStr for UnixTime {
 
 /// A time in UTC that is later than jiff's timestamps go.
 fn last_hours(text: &str) -> Option<UnixTime> {
-    let time: jiff::civil::DateTime = text.strip_suffix(['Z', 'z'])?.parse().ok()?;
+    let text = text.strip_suffix(['Z', 'z'])?;
+    let time: jiff::civil::DateTime = text.contains(['T', 't']).then(|| text.parse().ok())??;
     let seconds = EPOCH.duration_until(time).as_secs();
     (seconds > jiff::Timestamp::MAX.as_second()).then_some(UnixTime(seconds))
 }
@@ -171,6 +173,8 @@ mod tests {
         assert!("yesterday".parse::<UnixTime>().is_err());
         let end = "9999-12-31T23:59:59Z";
         assert_eq!(end.parse::<UnixTime>().unwrap().to_string(), end);
-        assert!("9999-12-32T00:00:00Z".parse::<UnixTime>().is_err());
+        for none in ["9999-12-32T00:00:00Z", "9999-12-31Z"] {
+            assert!(none.parse::<UnixTime>().is_err(), "{none}");
+        }
     }
 }

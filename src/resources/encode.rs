@@ -1,4 +1,5 @@
-//! A Sandbox as JSON, written straight from its record. Keys are in alphabetical order, as of a custom resource.
+//! A Sandbox as JSON, written straight from its record. Keys are in alphabetical order, as of a custom
+//! resource, but for `replicas` of v1alpha1, which comes first.
 
 use std::borrow::Cow;
 
@@ -199,7 +200,7 @@ fn spec(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
     };
     extend(out, mode);
     match sandbox.user.as_deref().filter(|user| !user.spec.is_empty()) {
-        // The user's spec is an object whose keys all sort behind `operatingMode`.
+        // The user's spec is an object whose keys all sort behind `operatingMode`, or behind what v1alpha1 has instead.
         Some(user) => match user.spec.strip_prefix('{').unwrap_or("}") {
             "}" => out.push(b'}'),
             rest => {

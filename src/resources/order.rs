@@ -14,7 +14,7 @@ use crate::{
     store::Stored,
 };
 
-/// The longest lease that can be asked for, in seconds; some daemons make nonsense of more than they can count.
+/// The longest lease that can be asked for, in seconds; a daemon that counts in 32 bits would overflow beyond it.
 const MAX_TTL_SECONDS: u64 = i32::MAX as u64;
 /// How far a node's clock may be behind before a lease is taken for shorter than it was asked for.
 const CLOCKS_APART: Duration = Duration::from_secs(60);
@@ -206,9 +206,5 @@ fn texts(map: &Value) -> BTreeMap<String, String> {
 }
 
 fn invalid(field: &str, reason: &str) -> StatusCause {
-    StatusCause {
-        reason: "FieldValueInvalid".to_owned(),
-        message: format!("Invalid value: {reason}"),
-        field: field.to_owned(),
-    }
+    StatusCause::of_field(field, format!("Invalid value: {reason}"))
 }

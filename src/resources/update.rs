@@ -20,11 +20,10 @@ use crate::{
 pub(super) fn validate(sandboxes: &Sandboxes, update: &Update<Sandbox>) -> Result<(), Status> {
     let mut causes = Vec::new();
     let mut invalid = |field: &str, message: &str| {
-        causes.push(StatusCause {
-            reason: "FieldValueInvalid".to_owned(),
-            message: format!("Invalid value: {message}"),
-            field: field.to_owned(),
-        });
+        causes.push(StatusCause::of_field(
+            field,
+            format!("Invalid value: {message}"),
+        ));
     };
     let claims = |object: &Value| match &object["spec"]["volumeClaimTemplates"] {
         Value::Array(claims) => claims.clone(),

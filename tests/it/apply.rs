@@ -206,6 +206,11 @@ async fn the_servers_own_is_nobodys() {
         "mine"
     );
     assert_eq!(owned(&created, "ci").get("f:status"), None);
+    assert_eq!(owned(&created, "ci").get("f:metadata"), None);
+    let others = labelled("a", json!({"sandbox.cocoonstack.io/node": "theirs"}));
+    let others = apply(client, "a", "fieldManager=other", &others).await;
+    assert_eq!(others.code(), 200, "{}", others.text());
+    assert_eq!(owners(&others.json()).len(), 1);
 
     let path = format!("{}/status", item("a"));
     let status = [("content-type", "application/apply-patch+yaml")];

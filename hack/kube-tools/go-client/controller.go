@@ -30,12 +30,17 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		controllerutil.RemoveFinalizer(object, hold)
 	} else {
 		controllerutil.AddFinalizer(object, hold)
-		object.SetAnnotations(map[string]string{seen: "yes"})
+		annotations := object.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[seen] = "yes"
+		object.SetAnnotations(annotations)
 	}
 	return ctrl.Result{}, r.client.Patch(ctx, object, client.MergeFrom(before))
 }
 
-// A controller over a cache of one namespace, with its own finalizer.
+// controller runs one over a cache of one namespace, with its own finalizer.
 func (s *suite) controller(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,6 +59,9 @@ func (s *suite) controller(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Start(ctx) }()
+	if !manager.GetCache().WaitForCacheSync(ctx) {
+		return fmt.Errorf("the cache does not synchronize")
+	}
 
 	wanted := sandbox("managed")
 	wanted.SetNamespace(s.namespace)
@@ -62,8 +70,11 @@ func (s *suite) controller(ctx context.Context) error {
 		return nil
 	}
 	outcome, err := controllerutil.CreateOrUpdate(ctx, manager.GetClient(), wanted, mutate)
-	if err != nil || outcome != controllerutil.OperationResultCreated {
-		return fmt.Errorf("%s: %w", outcome, err)
+	if err != nil {
+		return err
+	}
+	if outcome != controllerutil.OperationResultCreated {
+		return fmt.Errorf("it is %s and not created", outcome)
 	}
 	key := client.ObjectKeyFromObject(wanted)
 	get := func(object *unstructured.Unstructured) error { return manager.GetAPIReader().Get(ctx, key, object) }

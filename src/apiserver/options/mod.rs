@@ -10,4 +10,4 @@ pub(super) use list::ListOptions;
 pub(super) use selection::Selection;
 pub(super) use version::Version;
 pub(super) use watch::{WatchFrom, WatchOptions};
-pub(super) use write::{FieldValidation, WriteOptions, dry_run};
+pub(super) use write::{FieldValidation, MAX_FIELD_MANAGER, WriteOptions, dry_run};

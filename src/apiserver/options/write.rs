@@ -3,7 +3,7 @@
 use crate::apiserver::{Status, query::Query};
 
 /// Longest name of a field manager, in bytes.
-const MAX_FIELD_MANAGER: usize = 128;
+pub(in crate::apiserver) const MAX_FIELD_MANAGER: usize = 128;
 
 /// What becomes of fields that the schema does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,19 +48,16 @@ pub(super) async fn apply<R: Resource>(
     let applied = |live: Option<&Value>| {
         let force = request.query.flag("force");
         let manager = &request.context.field_manager;
+        let mut config = config.value.clone();
+        let known = live.unwrap_or(&Value::Null);
+        reserved::refuse_applied(resource.as_ref(), request, known, &mut config);
         let live = live.map(|live| {
             let mut live = live.clone();
             reserved::strip(resource.as_ref(), &mut live);
             live
         });
         let applied = at_endpoint(resource.as_ref(), request, |endpoint| {
-            endpoint.apply(
-                live.as_ref(),
-                &config.value,
-                manager,
-                force,
-                UnixTime::now(),
-            )
+            endpoint.apply(live.as_ref(), &config, manager, force, UnixTime::now())
         });
         applied.map_err(|error| refused(&error))
     };

@@ -6,7 +6,11 @@ use serde_json::{Map, Value};
 
 use super::VerbRequest;
 use crate::{
-    apiserver::{Definition, Status, StatusCause, negotiate::is_apply, options::FieldValidation},
+    apiserver::{
+        Definition, Status, StatusCause,
+        negotiate::is_apply,
+        options::{FieldValidation, MAX_FIELD_MANAGER},
+    },
     schema::{Reason, Verb, validate_object_meta},
 };
 
@@ -21,8 +25,6 @@ const TEXTS: [&str; 8] = [
     "creationTimestamp",
     "deletionTimestamp",
 ];
-/// Longest name of an owner of fields, in bytes.
-const MAX_MANAGER: usize = 128;
 /// Largest object, in bytes of JSON: what a node's agent keeps of it has to fit there, and every list carries it.
 const MAX_OBJECT: usize = 512 << 10;
 
@@ -111,10 +113,10 @@ pub(super) fn check_metadata(
         if owner
             .manager
             .as_ref()
-            .is_some_and(|manager| manager.len() > MAX_MANAGER)
+            .is_some_and(|manager| manager.len() > MAX_FIELD_MANAGER)
         {
             let field = format!("metadata.managedFields[{index}].manager");
-            let message = format!("Too long: may not be more than {MAX_MANAGER} bytes");
+            let message = format!("Too long: may not be more than {MAX_FIELD_MANAGER} bytes");
             let cause = StatusCause::of_field(field, message);
             let name = &request.target.name;
             return Err(Status::invalid(definition.group, kind, name, vec![cause]));
@@ -123,8 +125,10 @@ pub(super) fn check_metadata(
     Ok(())
 }
 
+/// Refuses an object that is too large to keep.
+///
 /// # Errors
-/// 413 for an object that is too large to keep.
+/// 413.
 pub(super) fn check_size(object: &Value) -> Result<(), Status> {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, object) {
@@ -163,9 +167,11 @@ fn unreadable(request: &VerbRequest, kind: &str, fault: &str) -> Status {
 
 /// 422 for a patch that makes no object of that kind.
 fn unfit_patch(request: &VerbRequest, fault: &str) -> Status {
-    let patch = String::from_utf8_lossy(&request.body);
-    let cut = patch.floor_char_boundary(MAX_SHOWN);
-    let message = format!("Invalid value: {:?}: {fault}", &patch[..cut]);
+    let shown = &request.body[..request.body.len().min(MAX_SHOWN)];
+    let message = format!(
+        "Invalid value: {:?}: {fault}",
+        String::from_utf8_lossy(shown)
+    );
     let cause = StatusCause::of_field("patch", message);
     Status::invalid("", "", "", vec![cause])
 }

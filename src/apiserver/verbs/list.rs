@@ -9,8 +9,7 @@ use super::request::{VerbRequest, reach};
 use crate::{
     apiserver::{
         Body, Resource, Status,
-        body::json_response,
-        body::{Interrupted, STREAMED_FROM, response},
+        body::{Interrupted, STREAMED_FROM, json_response, response},
         form::{Form, ListEnd},
         negotiate::{MediaType, Offer},
         options::{ListOptions, Selection},

@@ -141,6 +141,10 @@ fn inapplicable(index: usize, error: &PatchError) -> Status {
         PatchErrorKind::TestFailed => format!("testing value {path} failed"),
         kind => format!("operation {index} at {path}: {kind}"),
     };
+    unfit(&reason)
+}
+
+fn unfit(reason: &str) -> Status {
     Status::unprocessable(format!(
         "the server rejected our request due to an error in our request: {reason}"
     ))
@@ -166,8 +170,10 @@ impl Growth {
         }
     }
 
+    /// Counts an operation before it is done.
+    ///
     /// # Errors
-    /// When the operation would make the object too deep or too large.
+    /// When it would make the object too deep or too large.
     fn admit(&mut self, object: &Value, operation: &PatchOperation) -> Result<(), Status> {
         let (at, below) = match operation {
             PatchOperation::Add(add) => (&add.path, depth(&add.value).0),
@@ -185,9 +191,7 @@ impl Growth {
         };
         let levels = at.as_str().matches('/').count() + below;
         if levels > MAX_DEPTH {
-            return Err(Status::unprocessable(format!(
-                "the server rejected our request due to an error in our request: more than {MAX_DEPTH} levels"
-            )));
+            return Err(unfit(&format!("more than {MAX_DEPTH} levels")));
         }
         self.depth = self.depth.max(levels);
         Ok(())
@@ -202,7 +206,7 @@ impl Growth {
         let (depth, walked) = object.pointer(from).map_or((0, 0), depth);
         self.walked += walked;
         match self.walked > MAX_WALKED {
-            true => Err(Status::too_large(MAX_WALKED)),
+            true => Err(unfit("it moves values too deep too often")),
             false => Ok(depth),
         }
     }

@@ -17,6 +17,35 @@ pub(super) fn refuse<R: Resource>(
     old: &Value,
     new: &mut Value,
 ) {
+    tell(resource, request, old, new);
+    strip(resource, new);
+}
+
+/// Takes the server's keys out of a configuration, and tells the client of those that the object has not got like that.
+pub(super) fn refuse_applied<R: Resource>(
+    resource: &R,
+    request: &VerbRequest,
+    old: &Value,
+    config: &mut Value,
+) {
+    tell(resource, request, old, config);
+    let Some(metadata) = config.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for map in MAPS {
+        let Some(Value::Object(pairs)) = metadata.get_mut(map) else {
+            continue;
+        };
+        // An empty map that the client sent is a field that it wants to own.
+        let n_sent = pairs.len();
+        pairs.retain(|key, _| !resource.is_reserved(key));
+        if pairs.is_empty() && n_sent > 0 {
+            metadata.remove(map);
+        }
+    }
+}
+
+fn tell<R: Resource>(resource: &R, request: &VerbRequest, old: &Value, new: &Value) {
     for map in MAPS {
         let known = &old["metadata"][map];
         let changed = |(key, value): &(&String, &Value)| {
@@ -29,7 +58,6 @@ pub(super) fn refuse<R: Resource>(
             ));
         }
     }
-    strip(resource, new);
 }
 
 /// Takes the server's keys out of an object, and the parts of its metadata that are empty then.

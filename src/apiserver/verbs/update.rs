@@ -216,6 +216,7 @@ fn check_identity(
     Ok(())
 }
 
+/// Refuses an object of another name than the path's.
 pub(super) fn check_name(object: &Value, expected: &str) -> Result<(), Status> {
     match object["metadata"]["name"].as_str().unwrap_or_default() {
         name if name == expected => Ok(()),
