@@ -36,7 +36,7 @@ pub use warmpool::{
     SandboxWarmPoolSpec, SandboxWarmPoolStatus, UpdateStrategy, UpdateStrategyType,
 };
 
-/// Group of `sandboxes` and `sandboxsnapshots`, which this server serves.
+/// Group of `sandboxes`, which this server serves.
 pub const GROUP: &str = "agents.x-k8s.io";
 /// Group of the objects in etcd: inventories, warm pools, templates, claims.
 pub const EXTENSIONS_GROUP: &str = "extensions.agents.x-k8s.io";

@@ -42,7 +42,8 @@ pub(super) struct AgentArgs {
     /// Address for HTTPS: feed, objects, probes and metrics.
     #[arg(long, default_value = "0.0.0.0:9443")]
     listen_address: SocketAddr,
-    /// Host or IP under which the API server reaches this node. Unset: that of the listen address, which must be one.
+    /// Host or IP under which the API server reaches this node. Unset: that of the listen address; required
+    /// when that is 0.0.0.0 or [::].
     #[arg(long, env = "NODE_IP")]
     advertise_host: Option<String>,
     /// Directory for the agent's certificate and for what users sent; made if it is missing.

@@ -64,25 +64,25 @@ pub(super) struct ServeArgs {
     #[arg(long, value_delimiter = ',')]
     node_address_cidrs: Vec<IpNet>,
     /// Whether this server drives the nodes' warm pools from SandboxWarmPool objects.
-    #[arg(long, default_value_t = false, action = ArgAction::Set)]
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     warm_pool_driver: bool,
     /// Replace the pools of nodes that have some which this driver never wrote. Otherwise such nodes are left alone.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     warm_pool_takeover: bool,
     /// Whether this server binds SandboxClaim objects to sandboxes.
-    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     claim_controller: bool,
     /// Namespace of the Lease that elects the writer, and of the warm-pool driver's record. Unset: the pod's own, else kube-system.
     #[arg(long)]
     lease_namespace: Option<String>,
     /// Whether requests without a credential are those of system:anonymous, or refused.
-    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     anonymous_auth: bool,
     /// Start although the ConfigMap extension-apiserver-authentication cannot be read; until it can, no certificate is trusted.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     authentication_tolerate_lookup_failure: bool,
     /// Ask for every name of a direct request, for clusters where an authorizer before RBAC denies single names.
-    #[arg(long)]
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     authorization_ask_every_name: bool,
     /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
     #[arg(long, default_value_t = SHUTDOWN_DELAY_SECONDS)]
@@ -103,7 +103,12 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let tls = certificate(&args, serving_metrics.clone(), &mut tasks).await?;
     let listener = TcpListener::bind((args.bind_address, args.secure_port))
         .await
-        .context("listening")?;
+        .with_context(|| {
+            format!(
+                "listening on {}:{}, --bind-address and --secure-port",
+                args.bind_address, args.secure_port
+            )
+        })?;
     let port = listener.local_addr()?.port();
     let process = Process::start(listener, tls, metrics.clone(), serving_metrics, &mut tasks);
     tracing::info!(port, "listening");

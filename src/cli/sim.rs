@@ -45,7 +45,7 @@ pub(super) struct SimArgs {
     /// The daemons' API token.
     #[arg(long, default_value = "sim")]
     api_token: String,
-    /// How new the daemons are.
+    /// Which daemons are simulated: early, a, b or c, each with more routes and fields than the one before.
     #[arg(long, value_enum, default_value_t = Generation::B)]
     generation: Generation,
     /// Milliseconds that a claim of a warm VM takes.
