@@ -108,7 +108,7 @@ pub(crate) async fn shared() -> SharedStage {
         Some(stage) => stage,
         None => {
             let options = StageOptions {
-                own_nodes: 40,
+                own_nodes: 44,
                 ..StageOptions::default()
             };
             Arc::new(Stage::start(options).await)

@@ -12,6 +12,7 @@ type Command = (&'static [&'static str], Option<Value>);
 struct Side {
     kubectl: Kubectl,
     namespace: String,
+    template: String,
     is_twin: bool,
 }
 
@@ -26,6 +27,7 @@ impl Side {
         all.extend(args.iter().map(|arg| translated(arg)));
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let input = input.as_ref().map(Value::to_string).unwrap_or_default();
+        let input = input.replace("{template}", &self.template);
         let output = self.kubectl.run_with_input(&all, &translated(&input)).await;
         let shown = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).replace(&self.namespace, "NAMESPACE");
@@ -258,9 +260,11 @@ async fn kubectl_prints_the_same_of_both() {
     let stage = stage::shared().await;
     install(stage.control_plane.client()).await;
     let namespace = stage.namespace("kubectl-pair").await;
+    let template = stage.own_node().template;
     let side = |is_twin| Side {
         kubectl: stage.control_plane.kubectl(),
         namespace: namespace.clone(),
+        template: template.clone(),
         is_twin,
     };
     let (ours, twin) = (side(false), side(true));

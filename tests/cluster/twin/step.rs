@@ -2,14 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::TEMPLATE;
-
 pub(super) const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const OPERATIONS: &str = "application/json-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// A request. `{namespace}`, `{NAME.uid}` and `{NAME.resourceVersion}` stand for what is there.
+/// A request. `{namespace}`, `{template}`, `{NAME.uid}` and `{NAME.resourceVersion}` stand for what is there.
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) method: &'static str,
@@ -48,7 +46,7 @@ pub(super) fn with(name: &str, change: Value) -> Value {
         "apiVersion": "agents.x-k8s.io/v1beta1",
         "kind": "Sandbox",
         "metadata": {"name": name},
-        "spec": {"podTemplate": {"spec": {"containers": [{"name": "main", "image": TEMPLATE}]}}},
+        "spec": {"podTemplate": {"spec": {"containers": [{"name": "main", "image": "{template}"}]}}},
     });
     json_patch::merge(&mut object, &change);
     object
