@@ -10,7 +10,7 @@ mod time;
 mod version;
 
 pub use name::{
-    MAX_GENERATED_BASE, generate_name, is_dns1123_label, is_dns1123_subdomain,
+    MAX_GENERATED_BASE, fnv1a, generate_name, is_dns1123_label, is_dns1123_subdomain,
     validate_dns1123_label, validate_dns1123_subdomain, validate_label_value,
     validate_qualified_name,
 };

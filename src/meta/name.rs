@@ -24,6 +24,13 @@ pub fn generate_name(base: &str) -> String {
     name
 }
 
+/// 32-bit FNV-1a, by which upstream names what a label selects on.
+pub fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
 /// Whether `text` is a DNS-1123 label: 1-63 of `[a-z0-9-]`, alphanumeric at both ends.
 pub fn is_dns1123_label(text: &str) -> bool {
     text.len() <= 63

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use crate::{
     api::{GROUP, PoolKey, labels},
     fleet::Sandbox,
-    meta::{ResourceVersion, UnixTime, human_duration, validate_label_value},
+    meta::{ResourceVersion, UnixTime, fnv1a, human_duration, validate_label_value},
     resources::versions::ApiVersion,
 };
 
@@ -276,13 +276,6 @@ fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
     out.push(b'=');
     extend(out, &format!("{:08x}", fnv1a(sandbox.name.as_bytes())));
     extend(out, "\"}");
-}
-
-/// 32-bit FNV-1a, by which upstream names its selector labels.
-fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    })
 }
 
 fn separated<T>(

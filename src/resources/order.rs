@@ -82,7 +82,7 @@ pub(super) fn warn_of_loss(
         user: None,
         ..stored.value.clone()
     };
-    let shown = |sandbox| sandboxes.json(sandbox, stored.version);
+    let shown = |sandbox| sandboxes.text(sandbox, stored.version);
     if shown(&stored.value) == shown(&forgotten) {
         return;
     }

@@ -179,9 +179,14 @@ impl Resource for Sandboxes {
 impl Sandboxes {
     /// The object as JSON, to build an answer of.
     pub(super) fn json(&self, object: &Sandbox, at: ResourceVersion) -> Value {
+        serde_json::from_slice(&self.text(object, at)).unwrap_or_else(|_| json!({}))
+    }
+
+    /// As [`Self::json`], as text.
+    pub(super) fn text(&self, object: &Sandbox, at: ResourceVersion) -> Vec<u8> {
         let mut out = Vec::new();
         encode::object(object, at, ApiVersion::V1beta1, &mut out);
-        serde_json::from_slice(&out).unwrap_or_else(|_| json!({}))
+        out
     }
 
     /// What a failed call means to the client.

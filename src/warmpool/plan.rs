@@ -179,22 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn mk_key(template: &str) -> PoolKey {
-        PoolKey {
-            template: template.into(),
-            net: "none".into(),
-            size: "small".into(),
-        }
-    }
-
-    fn mk_demand(template: &str, replicas: u32) -> Demand {
-        Demand {
-            key: mk_key(template),
-            replicas,
-            node_selector: BTreeMap::new(),
-        }
-    }
+    use crate::warmpool::tests::{mk_demand, mk_key};
 
     fn mk_nodes(weights: &[u32]) -> Vec<Candidate> {
         let node = |(index, weight): (usize, &u32)| Candidate {

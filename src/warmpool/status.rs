@@ -12,6 +12,7 @@ use super::{
 use crate::{
     api::{NodeName, PoolKey, SandboxWarmPool, SandboxWarmPoolStatus},
     controller::Said,
+    meta::fnv1a,
 };
 
 /// Nodes that a message names; the numbers speak of all.
@@ -222,13 +223,6 @@ fn more(n_all: usize) -> String {
         None | Some(0) => String::new(),
         Some(n_more) => format!(" and {n_more} more"),
     }
-}
-
-/// 32-bit FNV-1a, by which upstream names the members of a pool.
-fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ struct Bench {
     most: BTreeMap<PoolKey, u32>,
 }
 
-fn mk_key(template: &str) -> PoolKey {
+pub(super) fn mk_key(template: &str) -> PoolKey {
     PoolKey {
         template: template.into(),
         net: "none".into(),
@@ -45,7 +45,7 @@ fn mk_key(template: &str) -> PoolKey {
     }
 }
 
-fn mk_demand(template: &str, replicas: u32) -> Demand {
+pub(super) fn mk_demand(template: &str, replicas: u32) -> Demand {
     Demand {
         key: mk_key(template),
         replicas,

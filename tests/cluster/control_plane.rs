@@ -7,10 +7,14 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::{
+    api::core::v1::Namespace,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{ObjectMeta, PostParams},
+    runtime::wait::{await_condition, conditions},
 };
 
 use crate::{
@@ -209,6 +213,20 @@ impl ControlPlane {
         kubectl.stdout(&["apply", "--server-side", &crds]).await;
         let established = "--for=condition=Established";
         kubectl.stdout(&["wait", established, &crds]).await;
+    }
+
+    /// Makes kube-apiserver serve a custom resource.
+    pub(crate) async fn install_crd(&self, crd: serde_json::Value) {
+        let crd: CustomResourceDefinition =
+            serde_json::from_value(crd).expect("it is a definition");
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client());
+        let created = crds.create(&PostParams::default(), &crd).await;
+        let name = created.expect("the definition is taken").name_any();
+        let established = await_condition(crds, &name, conditions::is_crd_established());
+        tokio::time::timeout(Duration::from_secs(60), established)
+            .await
+            .expect("the resource is served in time")
+            .expect("the definition can be watched");
     }
 
     /// Every key of etcd that starts with `prefix`. Kubernetes keeps its objects under `/registry/`.

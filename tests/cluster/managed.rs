@@ -12,17 +12,11 @@
 mod model;
 mod specimen;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{
-    Api, ResourceExt as _,
-    api::PostParams,
-    client::Body,
-    runtime::wait::{await_condition, conditions},
-};
+use kube::client::Body;
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use sandbox_apiserver::{
     managed::{Error, ManagedFields},
@@ -30,7 +24,7 @@ use sandbox_apiserver::{
     schema::Schema,
 };
 use serde_json::{Value, json};
-use tokio::{sync::OnceCell, time::timeout};
+use tokio::sync::OnceCell;
 
 use self::{
     model::{KEPT, Outcome, Write},
@@ -66,7 +60,7 @@ impl Server {
     async fn start() -> Self {
         static CRD: OnceCell<()> = OnceCell::const_new();
         let control_plane = control_plane::shared();
-        CRD.get_or_init(async || install(control_plane.client()).await)
+        CRD.get_or_init(|| control_plane.install_crd(specimen::crd()))
             .await;
         Self {
             client: control_plane.client(),
@@ -145,19 +139,6 @@ impl Server {
             )),
         }
     }
-}
-
-/// Makes the API server serve specimens.
-async fn install(client: kube::Client) {
-    let crds: Api<CustomResourceDefinition> = Api::all(client);
-    let crd: CustomResourceDefinition = serde_json::from_value(specimen::crd()).unwrap();
-    let created = crds.create(&PostParams::default(), &crd).await.unwrap();
-    let name = created.name_any();
-    let established = await_condition(crds, &name, conditions::is_crd_established());
-    timeout(Duration::from_secs(60), established)
-        .await
-        .unwrap()
-        .unwrap();
 }
 
 /// The object without what the model cannot know, its owners in a fixed order and without times.

@@ -14,28 +14,20 @@ mod reads;
 mod step;
 mod updates;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{
-    Api, ResourceExt as _,
-    api::PostParams,
-    client::Body,
-    runtime::wait::{await_condition, conditions},
-};
+use kube::client::Body;
 use sandbox_apiserver::{
     api::{SandboxSpec, SandboxStatus},
     schema::{CustomResource, CustomResourceVersion, TypeSchema},
 };
 use serde_json::{Value, json};
-use tokio::{sync::OnceCell, time::timeout};
+use tokio::sync::OnceCell;
 
 use self::step::Step;
 use crate::{
     caller::{Answer, Caller},
+    control_plane::ControlPlane,
     stage,
 };
 
@@ -84,20 +76,10 @@ fn twin() -> Value {
 }
 
 /// Makes kube-apiserver serve twins.
-async fn install(client: kube::Client) {
+async fn install(control_plane: &ControlPlane) {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     INSTALLED
-        .get_or_init(async || {
-            let crds: Api<CustomResourceDefinition> = Api::all(client);
-            let crd: CustomResourceDefinition = serde_json::from_value(twin()).unwrap();
-            let created = crds.create(&PostParams::default(), &crd).await.unwrap();
-            let name = created.name_any();
-            let established = await_condition(crds, &name, conditions::is_crd_established());
-            timeout(Duration::from_secs(60), established)
-                .await
-                .unwrap()
-                .unwrap();
-        })
+        .get_or_init(|| control_plane.install_crd(twin()))
         .await;
 }
 
@@ -316,7 +298,7 @@ fn differing(place: &str, ours: &Value, theirs: &Value) -> String {
 #[tokio::test]
 async fn answers_are_those_of_a_custom_resource() {
     let stage = stage::shared().await;
-    install(stage.control_plane.client()).await;
+    install(stage.control_plane).await;
     let namespace = stage.namespace("pair").await;
     let template = stage.own_node().template;
     let side = |is_twin| Side {

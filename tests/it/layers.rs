@@ -62,9 +62,11 @@ fn code(file: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Whether the file is a test, or stands in a folder of them.
 fn is_test(file: &Path) -> bool {
-    let name = file.file_stem().unwrap().to_str().unwrap();
-    name == "hostile" || name.ends_with("tests")
+    let place = file.strip_prefix(src()).unwrap().with_extension("");
+    let mut names = place.iter().map(|name| name.to_str().unwrap());
+    names.any(|name| name == "hostile" || name.ends_with("tests"))
 }
 
 /// Where a pure room offers its callers a moment to pass in.

@@ -27,12 +27,11 @@ const TEXTS: [&str; 8] = [
 ];
 /// Largest object, in bytes of JSON: what a node's agent keeps of it has to fit there, and every list carries it.
 const MAX_OBJECT: usize = 512 << 10;
-
 /// Bytes of a patch that a message repeats.
 const MAX_SHOWN: usize = 1_024;
 
-/// Deals with fields that are unknown or stand twice as the client asked: refuses the object, tells the client, or passes them over. `kind` is what the
-/// object was read as.
+/// Deals with fields that are unknown or stand twice as the client asked: refuses the object, tells the client, or passes
+/// them over. `kind` is what the object was read as.
 ///
 /// # Errors
 /// With all of them, for `Strict`: 400, or 422 for a patch.

@@ -37,8 +37,8 @@ pub(super) fn at_endpoint<T, R: Resource>(
         let place = |name: &str| names.iter().position(|known| known == name);
         let from = object["apiVersion"].as_str().and_then(place);
         let mut object = object.clone();
-        if let (Some(from), Some(to)) = (from.or(Some(request.version)), place(to)) {
-            resource.convert(&mut object, from, to);
+        if let Some(to) = place(to) {
+            resource.convert(&mut object, from.unwrap_or(request.version), to);
         }
         object
     };

@@ -258,7 +258,7 @@ fn commands() -> Vec<Command> {
 #[tokio::test]
 async fn kubectl_prints_the_same_of_both() {
     let stage = stage::shared().await;
-    install(stage.control_plane.client()).await;
+    install(stage.control_plane).await;
     let namespace = stage.namespace("kubectl-pair").await;
     let template = stage.own_node().template;
     let side = |is_twin| Side {

@@ -1,0 +1,157 @@
+//! Nodes: their health, and which of them gets a claim.
+
+use super::*;
+
+#[test]
+fn a_silent_node_is_stale_then_lost_and_comes_back() {
+    let mut bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a"), mk_row("sb_2", "b")]);
+    let uid = bench.fleet.store().get("default", "a").unwrap().value.uid;
+    let version = bench.fleet.store().head();
+    bench.elapsed = 59;
+    assert!(bench.fleet.tick(bench.now()).probe.is_empty());
+    bench.elapsed = 60;
+    assert_eq!(bench.fleet.tick(bench.now()).probe.len(), 1);
+    bench.elapsed = 61;
+    assert!(
+        bench.fleet.tick(bench.now()).probe.is_empty(),
+        "asked once in 30 s"
+    );
+    bench.elapsed = 90;
+    bench.fleet.tick(bench.now());
+    assert_eq!(bench.fleet.counts().nodes, [0, 1, 0]);
+    assert_eq!(bench.changes(version), "");
+    bench.elapsed = 120;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_1@n1 lost; default/b=sb_2@n1 lost");
+    bench.elapsed = 130;
+    bench.publish("n1", &[mk_row("sb_1", "a"), mk_row("sb_2", "b")]);
+    bench.lists("default/a=sb_1@n1; default/b=sb_2@n1");
+    assert_eq!(
+        bench.changes(version).len(),
+        "~a ~b ~a ~b".len(),
+        "one MODIFIED each way"
+    );
+    assert_eq!(
+        bench.fleet.store().get("default", "a").unwrap().value.uid,
+        uid
+    );
+}
+
+#[test]
+fn a_publication_that_lay_there_is_no_sign_of_life() {
+    let bench = Bench::new();
+    bench
+        .fleet
+        .publish(&"n1".into(), &mk_report(&[]), false, false, bench.now());
+    assert_eq!(bench.fleet.counts().nodes, [0, 1, 0]);
+    bench.read("n1", &[]);
+    assert_eq!(bench.fleet.counts().nodes, [1, 0, 0]);
+}
+
+#[test]
+fn deleting_the_inventory_deletes_its_sandboxes() {
+    let bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    bench.publish("n2", &[mk_row("sb_2", "b")]);
+    bench.fleet.forget_node(&"n1".into());
+    bench.lists("default/b=sb_2@n2");
+}
+
+#[test]
+fn placement_spreads_a_burst_and_stops_when_nothing_is_warm() {
+    let bench = Bench::new();
+    let pool = mk_pool_key();
+    for node in ["n1", "n2", "n3"] {
+        let pools = Some(vec![Pool {
+            key: pool.clone(),
+            warm: 10,
+            target: 10,
+        }]);
+        bench.fleet.publish(
+            &node.into(),
+            &Report {
+                pools,
+                ..mk_report(&[])
+            },
+            true,
+            false,
+            bench.now(),
+        );
+    }
+    let mut placed: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..15 {
+        let placement = bench.fleet.place(&pool, &[]).unwrap();
+        *placed.entry(placement.node.to_string()).or_default() += 1;
+    }
+    assert!(
+        placed.len() == 3 && placed.values().all(|n| *n <= 10),
+        "{placed:?}"
+    );
+    while bench.fleet.place(&pool, &[]).is_some() {}
+    bench.fleet.give_back(&pool, &"n2".into());
+    assert_eq!(bench.fleet.place(&pool, &[]).unwrap().node, "n2".into());
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    assert_eq!(bench.fleet.keepers(&pool, 2).len(), 2);
+    assert!(bench.fleet.knows_template("t") && !bench.fleet.knows_template("u"));
+}
+
+#[test]
+fn stale_draining_and_tried_nodes_get_nothing() {
+    let mut bench = Bench::new();
+    let pool = mk_pool_key();
+    let pools = Some(vec![Pool {
+        key: pool.clone(),
+        warm: 1_000,
+        target: 1_000,
+    }]);
+    let report = Report {
+        pools,
+        ..mk_report(&[])
+    };
+    bench
+        .fleet
+        .publish(&"n1".into(), &report, true, false, bench.now());
+    assert!(bench.fleet.place(&pool, &["n1".into()]).is_none());
+    bench.fleet.set_draining(&"n1".into(), true);
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    bench.fleet.set_draining(&"n1".into(), false);
+    assert!(bench.fleet.place(&pool, &[]).is_some());
+    bench.fleet.found_empty(&pool, &"n1".into());
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    bench
+        .fleet
+        .publish(&"n1".into(), &report, true, false, bench.now());
+    bench.elapsed = 90;
+    bench.fleet.tick(bench.now());
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+}
+
+#[test]
+fn a_cordoned_node_gets_nothing_until_both_reasons_are_gone() {
+    let bench = Bench::new();
+    let (node, pool) = (NodeName::from("n1"), mk_pool_key());
+    let report = Report {
+        pools: Some(vec![Pool {
+            key: pool.clone(),
+            warm: 1_000,
+            target: 1_000,
+        }]),
+        ..mk_report(&[])
+    };
+    bench.fleet.set_cordoned(&node, true);
+    bench
+        .fleet
+        .publish(&node, &report, true, false, bench.now());
+    assert!(
+        bench.fleet.place(&pool, &[]).is_some(),
+        "a node must be known to be cordoned"
+    );
+    bench.fleet.set_cordoned(&node, true);
+    bench.fleet.set_draining(&node, true);
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    bench.fleet.set_draining(&node, false);
+    assert!(bench.fleet.place(&pool, &[]).is_none());
+    bench.fleet.set_cordoned(&node, false);
+    assert!(bench.fleet.place(&pool, &[]).is_some());
+}
