@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, BodyStream};
@@ -16,7 +17,10 @@ use serde_json::{Value, json};
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    /// The body as JSON; as text if it is none.
     pub(crate) body: Value,
+    /// The body as it came.
+    pub(crate) bytes: Bytes,
 }
 
 /// Somebody who calls one server, and repeats nothing.
@@ -25,6 +29,8 @@ pub(crate) struct Caller(kube::Client);
 
 /// Events of a watch, a line each.
 pub(crate) struct Events {
+    /// Of the answer.
+    pub(crate) headers: HeaderMap,
     body: BodyStream<Body>,
     rest: Vec<u8>,
 }
@@ -83,15 +89,23 @@ impl Caller {
             status: parts.status,
             headers: parts.headers,
             body: serde_json::from_slice(&body).unwrap_or_else(|_| text()),
+            bytes: body.clone(),
         })
     }
 
     /// Opens a watch. Returns when its headers are there.
     pub(crate) async fn watch(&self, path: &str) -> Events {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        self.stream(Request::get(path).body(Body::empty()).unwrap())
+            .await
+    }
+
+    /// As [`Self::watch`], with a request as it is.
+    pub(crate) async fn stream(&self, request: Request<Body>) -> Events {
+        let what = request.uri().to_string();
         let response = self.0.send(request).await.unwrap();
-        assert_eq!(response.status(), 200, "{path}");
+        assert_eq!(response.status(), 200, "{what}");
         Events {
+            headers: response.headers().clone(),
             body: BodyStream::new(response.into_body()),
             rest: Vec::new(),
         }

@@ -170,11 +170,12 @@ impl ControlPlane {
 
     /// kubectl as `user`, as for [`Self::client_as`].
     pub(crate) fn kubectl_as(&self, user: &str) -> Kubectl {
-        Kubectl::new(
-            &self.binaries,
-            &self.kubeconfig_as(user),
-            self.directory.path(),
-        )
+        self.kubectl_at(&self.kubeconfig_as(user))
+    }
+
+    /// kubectl with a configuration of its own.
+    pub(crate) fn kubectl_at(&self, kubeconfig: &Path) -> Kubectl {
+        Kubectl::new(&self.binaries, kubeconfig, self.directory.path())
     }
 
     /// kubectl as the cluster's administrator.

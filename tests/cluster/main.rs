@@ -10,6 +10,8 @@ mod caller;
 mod chart;
 mod claims;
 mod components;
+#[path = "../conformance/mod.rs"]
+mod conformance;
 mod control_plane;
 mod etcd;
 mod faults;

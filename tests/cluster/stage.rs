@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::{Value, json};
 
 use crate::{
@@ -53,6 +54,8 @@ pub(crate) struct StageOptions {
     pub(crate) publish_period: Duration,
     /// Whether the server has a token for the nodes.
     pub(crate) token: bool,
+    /// Where the server's Lease is.
+    pub(crate) lease_namespace: String,
     /// Further flags of `sim`, and of `serve`.
     pub(crate) sim_flags: Vec<String>,
     pub(crate) serve_flags: Vec<String>,
@@ -67,6 +70,7 @@ impl Default for StageOptions {
             warm: 20,
             publish_period: Duration::from_secs(30),
             token: true,
+            lease_namespace: "sandbox-system".to_owned(),
             sim_flags: Vec::new(),
             serve_flags: Vec::new(),
         }
@@ -108,7 +112,7 @@ pub(crate) async fn shared() -> SharedStage {
         Some(stage) => stage,
         None => {
             let options = StageOptions {
-                own_nodes: 44,
+                own_nodes: 90,
                 ..StageOptions::default()
             };
             Arc::new(Stage::start(options).await)
@@ -161,7 +165,7 @@ impl Stage {
         set_up_nodes(control_plane, nodes, &options).await;
         let kubeconfig = control_plane.kubeconfig_as(SERVICE_ACCOUNT);
         let mut serve = start_serve(&options, &kubeconfig, port, directory.path());
-        let direct = direct_config(control_plane.config_as(ADMIN), &authority, port);
+        let direct = pointed_at(control_plane.config_as(ADMIN), &authority.pem(), port);
         wait_until_ready(&direct, &mut serve).await;
         let registration = control_plane
             .register_in_turn(&turn, &["v1beta1", "v1alpha1"], port, &authority.pem())
@@ -215,7 +219,7 @@ impl Stage {
 
     /// A configuration made to reach the server's own port.
     pub(crate) fn direct_config(&self, config: kube::Config) -> kube::Config {
-        direct_config(config, &self.authority, self.port)
+        pointed_at(config, &self.authority.pem(), self.port)
     }
 
     /// The CA of the server's certificate, PEM.
@@ -363,7 +367,7 @@ pub(crate) async fn forget_nodes(control_plane: &ControlPlane) {
     control_plane.kubectl().stdout(&delete).await;
 }
 
-fn write_files(authority: &Authority, dir: &Path) {
+pub(crate) fn write_files(authority: &Authority, dir: &Path) {
     let serving = authority
         .serving(&[SERVER_NAME, "localhost", "127.0.0.1"])
         .unwrap();
@@ -431,14 +435,16 @@ async fn publish(
         .await;
 }
 
-fn direct_config(mut config: kube::Config, authority: &Authority, port: u16) -> kube::Config {
+/// The configuration, made to reach the server at a port of this machine, whose certificate is of `ca` (PEM).
+pub(crate) fn pointed_at(mut config: kube::Config, ca: &str, port: u16) -> kube::Config {
     config.cluster_url = format!("https://localhost:{port}").parse().unwrap();
-    config.root_cert = Some(vec![authority.der()]);
+    let ca = CertificateDer::from_pem_slice(ca.as_bytes()).unwrap();
+    config.root_cert = Some(vec![ca.to_vec()]);
     config
 }
 
 /// Waits until `/readyz` says ok.
-async fn wait_until_ready(config: &kube::Config, serve: &mut Process) {
+pub(crate) async fn wait_until_ready(config: &kube::Config, serve: &mut Process) {
     let deadline = Instant::now() + READY_TIMEOUT;
     let caller = Caller::new(config.clone());
     loop {
@@ -476,7 +482,12 @@ fn start_sim(options: &StageOptions, kubeconfig: &Path, admin_port: u16, dir: &P
     Process::start("sim", Path::new(BINARY), flags, dir).expect("the nodes start")
 }
 
-fn start_serve(options: &StageOptions, kubeconfig: &Path, port: u16, dir: &Path) -> Process {
+pub(crate) fn start_serve(
+    options: &StageOptions,
+    kubeconfig: &Path,
+    port: u16,
+    dir: &Path,
+) -> Process {
     let mut flags = vec![
         "serve".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
@@ -484,7 +495,7 @@ fn start_serve(options: &StageOptions, kubeconfig: &Path, port: u16, dir: &Path)
         "--tls-cert-file=tls.crt".to_owned(),
         "--tls-private-key-file=tls.key".to_owned(),
         "--node-address-cidrs=127.0.0.0/8".to_owned(),
-        "--lease-namespace=sandbox-system".to_owned(),
+        format!("--lease-namespace={}", options.lease_namespace),
         "--shutdown-delay-seconds=1".to_owned(),
         format!("--kubeconfig={}", kubeconfig.display()),
     ];

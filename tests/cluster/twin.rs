@@ -42,7 +42,7 @@ const WORDS: [(&str, &str); 4] = [
 const SERVER_KEYS: &str = "sandbox.cocoonstack.io/";
 
 /// What differs on purpose, as users are told of it.
-const DOCUMENT: &str = include_str!("../../docs/conformance.md");
+const DOCUMENT: &str = include_str!("../../docs/differences.md");
 
 /// The rows of the table below a heading, without the heads of its columns: the first cell of each.
 fn listed(heading: &str) -> BTreeSet<&'static str> {
@@ -76,7 +76,7 @@ fn twin() -> Value {
 }
 
 /// Makes kube-apiserver serve twins.
-async fn install(control_plane: &ControlPlane) {
+pub(crate) async fn install(control_plane: &ControlPlane) {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     INSTALLED
         .get_or_init(|| control_plane.install_crd(twin()))
@@ -84,7 +84,7 @@ async fn install(control_plane: &ControlPlane) {
 }
 
 /// A text that is written for the product, for the twin.
-fn for_twin(text: &str) -> String {
+pub(crate) fn for_twin(text: &str) -> String {
     let mut text = text.to_owned();
     for (twin, ours) in WORDS {
         text = text.replace(ours, twin);
@@ -93,7 +93,7 @@ fn for_twin(text: &str) -> String {
 }
 
 /// A text that is about the twin, as if it were about the product.
-fn of_twin(text: &str) -> String {
+pub(crate) fn of_twin(text: &str) -> String {
     let mut text = text.to_owned();
     for (twin, ours) in WORDS {
         text = text.replace(twin, ours);

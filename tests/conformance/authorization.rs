@@ -1,0 +1,3 @@
+//! What the caller may do.
+
+items! {}

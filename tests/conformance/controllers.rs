@@ -1,0 +1,3 @@
+//! What Kubernetes' own controllers rely on.
+
+items! {}

@@ -1,0 +1,3 @@
+//! DELETE and deletecollection.
+
+items! {}

@@ -1,0 +1,3 @@
+//! What the API says that it has.
+
+items! {}

@@ -1,0 +1,3 @@
+//! Limits, errors, and the life of the process.
+
+items! {}

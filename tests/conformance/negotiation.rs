@@ -1,0 +1,3 @@
+//! Which form an answer has.
+
+items! {}

@@ -1,0 +1,3 @@
+//! The schemas, and what kubectl makes of them.
+
+items! {}

@@ -1,0 +1,3 @@
+//! Subresources and streams.
+
+items! {}

@@ -1,0 +1,3 @@
+//! TLS, the registration, and kube-apiserver's proxy.
+
+items! {}

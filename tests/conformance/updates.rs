@@ -1,0 +1,3 @@
+//! UPDATE, PATCH and apply.
+
+items! {}
