@@ -19,7 +19,8 @@ pub use keys::{
     ClaimId, InvalidAddress, NodeAddress, NodeName, PoolKey, SandboxKey, SnapshotId, Token,
 };
 pub use options::{
-    SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions, SandboxSnapshotOptions,
+    SandboxForkOptions, SandboxPauseOptions, SandboxPromoteOptions, SandboxPromotion,
+    SandboxResumeOptions, SandboxSnapshotOptions, SandboxStats, SandboxToken, SandboxTokenOptions,
 };
 pub(crate) use partial::partial;
 pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for, pool_key_of_template};

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::meta::UnixTime;
+
 /// Asks for a sandbox to be paused: its memory is kept, its VM is stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxPauseOptions {}
@@ -36,6 +38,62 @@ pub struct SandboxSnapshotOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,62}$"))]
     pub name: Option<String>,
+}
+
+/// Asks for a sandbox's state to become a template of its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxPromoteOptions {
+    /// Name of the template. One of that name is replaced.
+    #[schemars(regex(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,62}$"))]
+    pub template: String,
+}
+
+/// A template that was made of a sandbox: what claims ask for to start from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxPromotion {
+    /// Name of the template.
+    pub template: String,
+    /// Network lane: `none` or `egress`.
+    pub net: String,
+    /// Size class.
+    pub size: String,
+    /// The node that has it.
+    pub node: String,
+}
+
+/// Asks for a sandbox's credential.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SandboxTokenOptions {}
+
+/// A sandbox's credential, and where it is presented.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxToken {
+    /// The credential. Whoever has it may do everything in the sandbox, as long as that lives.
+    pub token: String,
+    /// Address of the daemon that takes it. Unset: the node tells none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+}
+
+/// What a sandbox uses, measured by its node when it was asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxStats {
+    /// Number of CPUs.
+    pub cpu_count: u32,
+    /// Memory that the guest may use, in bytes.
+    pub mem_total_bytes: u64,
+    /// Resident memory of the VM, in bytes. Unset: the node has no reading.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_used_bytes: Option<u64>,
+    /// Whether the sandbox is paused.
+    pub paused: bool,
+    /// When it was measured, by the node's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_at: Option<UnixTime>,
 }
 
 fn one() -> u32 {

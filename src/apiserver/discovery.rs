@@ -185,8 +185,8 @@ fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Val
                     "name": format!("{}/{}", definition.plural, subresource.name),
                     "singularName": "",
                     "namespaced": definition.namespaced,
-                    "kind": subresource.options.kind,
-                    "verbs": ["create"],
+                    "kind": subresource.kind(),
+                    "verbs": [subresource.verb().as_str()],
                 })
             });
             let status = definition.status.then(|| {
@@ -249,8 +249,8 @@ fn discovered(definition: &Definition, version: usize) -> Value {
     let subresources = definition.actions(version).iter().map(|subresource| {
         json!({
             "subresource": subresource.name,
-            "responseKind": kind(subresource.options.kind),
-            "verbs": ["create"],
+            "responseKind": kind(subresource.kind()),
+            "verbs": [subresource.verb().as_str()],
         })
     });
     let status = definition.status.then(|| {

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, json};
 
 use super::{
-    Body, Definition, ObjectType, ProductInfo, Status, body::response, discovery::tagged,
+    Body, Call, Definition, ObjectType, ProductInfo, Status, body::response, discovery::tagged,
     negotiate::takes_json, query::Query, route::STATUS,
 };
 use crate::schema::{
@@ -122,8 +122,11 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
         .map(|subresource| SubresourceDoc {
             name: subresource.name.to_owned(),
             operations: vec![SubresourceOperation {
-                verb: Verb::Create,
-                request: Some(object_doc(&subresource.options)),
+                verb: subresource.verb(),
+                request: match &subresource.call {
+                    Call::Get => None,
+                    Call::Create { options, .. } => Some(object_doc(options)),
+                },
                 response: object_doc(&subresource.response),
             }],
         });

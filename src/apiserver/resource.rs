@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Context, Status};
 use crate::{
     meta::{ResourceVersion, UnixTime},
-    schema::{self, Schema, TypeSchema},
+    schema::{self, Schema, TypeSchema, Verb},
     store::{Key, Store, Stored},
 };
 
@@ -39,7 +39,7 @@ pub struct Definition {
     /// Whether `status` is a subresource. The status is the resource's own to say: reads of it show the object, writes to it
     /// check and change nothing.
     pub status: bool,
-    /// Named actions on an object, in the preferred version.
+    /// Named questions and actions, in the preferred version.
     pub subresources: Vec<Subresource>,
     /// Field selector paths beside `metadata.name` and `metadata.namespace`.
     pub selectable_fields: &'static [&'static str],
@@ -100,19 +100,49 @@ pub struct Column {
     pub priority: u8,
 }
 
-/// A named action on an object, invoked by POST.
+/// A named question about an object, or an action on it.
 #[derive(Debug)]
 pub struct Subresource {
     /// Name in the path.
     pub name: &'static str,
-    /// The options in the body.
-    pub options: ObjectType,
-    /// The same, for checking bodies.
-    pub schema: Arc<Schema>,
+    /// How it is invoked.
+    pub call: Call,
     /// The answer.
     pub response: ObjectType,
     /// Whether it makes new objects, which a namespace that is being deleted refuses.
     pub creates: bool,
+}
+
+/// How a subresource is invoked.
+#[derive(Debug)]
+pub enum Call {
+    /// By GET: it changes nothing.
+    Get,
+    /// By POST, with options in the body.
+    Create {
+        /// The options.
+        options: ObjectType,
+        /// The same, for checking bodies.
+        schema: Arc<Schema>,
+    },
+}
+
+impl Subresource {
+    /// The verb that it is invoked by.
+    pub(super) fn verb(&self) -> Verb {
+        match self.call {
+            Call::Get => Verb::Get,
+            Call::Create { .. } => Verb::Create,
+        }
+    }
+
+    /// The kind that discovery names: what is sent, or what is answered where nothing is sent.
+    pub(super) fn kind(&self) -> &'static str {
+        match &self.call {
+            Call::Get => self.response.kind,
+            Call::Create { options, .. } => options.kind,
+        }
+    }
 }
 
 /// A namespaced or cluster-scoped collection that the machinery serves.
@@ -351,7 +381,7 @@ impl Definition {
         format!("{}/{}", self.group, self.versions[version].name)
     }
 
-    /// The named actions that a version has.
+    /// The named questions and actions that a version has.
     pub(super) fn actions(&self, version: usize) -> &[Subresource] {
         match version {
             PREFERRED => &self.subresources,
@@ -359,7 +389,7 @@ impl Definition {
         }
     }
 
-    /// The place of a named action in [`Self::subresources`].
+    /// The place of one of them in [`Self::subresources`].
     pub(super) fn action(&self, version: usize, name: &str) -> Option<usize> {
         let mut actions = self.actions(version).iter();
         actions.position(|action| action.name == name)

@@ -19,6 +19,8 @@ mod lease;
 mod lifecycle;
 mod metrics;
 mod owed;
+mod promote;
+mod questions;
 mod release;
 mod renew;
 mod route;

@@ -9,7 +9,7 @@ use super::{
     Error, GatewayMetrics, Result, joint::Joint, owed::Owed, renew::Renewals, snapshot::Snapshot,
 };
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName, SandboxKey},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey},
     fleet::{Fleet, Now, Sandbox},
     inventory::Inventory,
     sandboxd::{self, Client, Node},
@@ -66,6 +66,7 @@ pub(super) struct Inner {
     /// Pauses and resumes, at most one of a sandbox.
     pub(super) phases: Joint<ClaimId, Arc<Stored<Sandbox>>>,
     pub(super) snapshots: Joint<(ClaimId, Option<String>), Snapshot>,
+    pub(super) promotions: Joint<(ClaimId, String), PoolKey>,
     pub(super) owed: Owed,
     pub(super) renewals: Renewals,
     /// Claims whose outcome nodes may leave open for long.
@@ -101,6 +102,7 @@ impl Gateway {
             broken: CancellationToken::new(),
             phases: Joint::default(),
             snapshots: Joint::default(),
+            promotions: Joint::default(),
             owed: Owed::default(),
             renewals: Renewals::default(),
             lost_attempts: Semaphore::new(LOST_ATTEMPTS),

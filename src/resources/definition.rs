@@ -5,11 +5,11 @@ use schemars::JsonSchema;
 use super::versions::ApiVersion;
 use crate::{
     api::{
-        GROUP, SandboxForkOptions, SandboxPauseOptions, SandboxResumeOptions,
-        SandboxSnapshotOptions, SandboxSnapshotSpec, SandboxSnapshotStatus, SandboxSpec,
-        SandboxStatus, v1alpha1,
+        GROUP, SandboxForkOptions, SandboxPauseOptions, SandboxPromoteOptions, SandboxPromotion,
+        SandboxResumeOptions, SandboxSnapshotOptions, SandboxSnapshotSpec, SandboxSnapshotStatus,
+        SandboxSpec, SandboxStats, SandboxStatus, SandboxToken, SandboxTokenOptions, v1alpha1,
     },
-    apiserver::{Column, Definition, ObjectType, Subresource, Version},
+    apiserver::{Call, Column, Definition, ObjectType, Subresource, Version},
     schema::{self, TypeSchema},
 };
 
@@ -30,14 +30,20 @@ pub(super) enum Action {
     Resume,
     Fork,
     Snapshot,
+    Promote,
+    Token,
+    Stats,
 }
 
 /// The actions in the definition's order.
-pub(super) const ACTIONS: [Action; 4] = [
+pub(super) const ACTIONS: [Action; 7] = [
     Action::Pause,
     Action::Resume,
     Action::Fork,
     Action::Snapshot,
+    Action::Promote,
+    Action::Token,
+    Action::Stats,
 ];
 
 /// Columns as upstream's CRD prints them; the wide ones are ours.
@@ -113,6 +119,11 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
     let spec_and_status =
         TypeSchema::spec_and_status::<SandboxSnapshotSpec, SandboxSnapshotStatus>(SNAPSHOT)?;
     let snapshot = ObjectType::new("SandboxSnapshot", spec_and_status);
+    let promotion = ObjectType::new(
+        "SandboxPromotion",
+        TypeSchema::object::<SandboxPromotion>()?,
+    );
+    let token = ObjectType::new("SandboxToken", TypeSchema::object::<SandboxToken>()?);
     let subresources = vec![
         subresource::<SandboxPauseOptions>("pause", "SandboxPauseOptions", &sandbox)?,
         subresource::<SandboxResumeOptions>("resume", "SandboxResumeOptions", &sandbox)?,
@@ -121,6 +132,14 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             ..subresource::<SandboxForkOptions>("fork", "SandboxForkOptions", &list)?
         },
         subresource::<SandboxSnapshotOptions>("snapshot", "SandboxSnapshotOptions", &snapshot)?,
+        subresource::<SandboxPromoteOptions>("promote", "SandboxPromoteOptions", &promotion)?,
+        subresource::<SandboxTokenOptions>("token", "SandboxTokenOptions", &token)?,
+        Subresource {
+            name: "stats",
+            call: Call::Get,
+            response: ObjectType::new("SandboxStats", TypeSchema::object::<SandboxStats>()?),
+            creates: false,
+        },
     ];
     let versions = ApiVersion::ALL.into_iter().map(|served| {
         let object = match served {
@@ -175,8 +194,7 @@ fn subresource<T: JsonSchema>(
     let schema = options.compile()?;
     Ok(Subresource {
         name,
-        options,
-        schema,
+        call: Call::Create { options, schema },
         response: response.clone(),
         creates: false,
     })

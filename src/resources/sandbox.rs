@@ -172,6 +172,9 @@ impl Resource for Sandboxes {
             Action::Resume => subresource::resume(self, invoke).await,
             Action::Fork => subresource::fork(self, context, invoke).await,
             Action::Snapshot => subresource::snapshot(self, invoke).await,
+            Action::Promote => subresource::promote(self, invoke).await,
+            Action::Token => subresource::token(self, invoke).await,
+            Action::Stats => subresource::stats(self, invoke).await,
         }
     }
 }

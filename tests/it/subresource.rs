@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Client, Cluster, SANDBOXES, TABLE, item, mk_node};
 
-const ACTIONS: [&str; 4] = ["pause", "resume", "fork", "snapshot"];
+const ACTIONS: [&str; 5] = ["pause", "resume", "fork", "snapshot", "token"];
 
 async fn mk_cluster() -> Cluster {
     let cluster = Cluster::start(mk_node(8)).await;
@@ -77,6 +77,81 @@ async fn a_snapshot_of_a_name_is_taken_once() {
     assert_eq!(first["kind"], "SandboxSnapshot");
     let again = post(&cluster.client, "snapshot", r#"{"name":"s1"}"#).await;
     assert_eq!(again.json()["status"]["id"], first["status"]["id"]);
+}
+
+#[tokio::test]
+async fn a_promoted_sandbox_is_a_template_of_its_node() {
+    let cluster = mk_cluster().await;
+    let body = r#"{"template":"mine"}"#;
+    let would = post(&cluster.client, "promote?dryRun=All", body).await;
+    assert!(
+        cluster.nodes.nodes()[0]
+            .log()
+            .iter()
+            .all(|call| !call.path.ends_with("/promote"))
+    );
+    for _ in 0..2 {
+        let promoted = post(&cluster.client, "promote", body).await;
+        assert_eq!(promoted.code(), 201, "{}", promoted.text());
+        let promoted = promoted.json();
+        assert_eq!(promoted["kind"], "SandboxPromotion");
+        assert_eq!(promoted["template"], "mine");
+        assert_eq!(promoted["net"], "none");
+        assert_eq!(promoted["size"], "small");
+        let object = cluster.client.get(item("a")).await.json();
+        assert_eq!(promoted["node"], object["status"]["nodeName"]);
+        assert_eq!(promoted, would.json());
+    }
+    let unnamed = post(&cluster.client, "promote", "").await;
+    let refusal = unnamed.refusal(422, "Invalid");
+    assert_eq!(refusal["details"]["causes"][0]["field"], "template");
+    // A template that is a configured pool is not replaced.
+    let taken = post(&cluster.client, "promote", r#"{"template":"python:3.12"}"#).await;
+    taken.refusal(409, "Conflict");
+}
+
+#[tokio::test]
+async fn a_token_is_that_of_the_create_and_a_dry_run_shows_none() {
+    let cluster = Cluster::start(mk_node(8)).await;
+    let created = cluster.create("a").await;
+    let token = &created["metadata"]["annotations"]["sandbox.cocoonstack.io/token"];
+    let shown = post(&cluster.client, "token", "").await;
+    assert_eq!(shown.code(), 201, "{}", shown.text());
+    assert_eq!(shown.json()["kind"], "SandboxToken");
+    assert_eq!(shown.json()["token"], *token);
+    let would = post(&cluster.client, "token?dryRun=All", "").await;
+    assert_eq!(would.json()["token"], "");
+}
+
+#[tokio::test]
+async fn stats_are_read_from_the_node_and_what_was_not_measured_is_absent() {
+    let cluster = mk_cluster().await;
+    let path = format!("{}/stats", item("a"));
+    let stats = cluster.client.get(&path).await;
+    assert_eq!(stats.code(), 200, "{}", stats.text());
+    let stats = stats.json();
+    assert_eq!(stats["kind"], "SandboxStats");
+    assert_eq!(
+        stats["metadata"],
+        json!({"namespace": "default", "name": "a"})
+    );
+    assert_eq!(
+        (&stats["cpuCount"], &stats["paused"]),
+        (&json!(1), &json!(false))
+    );
+    let used = stats["memUsedBytes"].as_u64().unwrap();
+    assert!(0 < used && used <= stats["memTotalBytes"].as_u64().unwrap());
+    post(&cluster.client, "pause", "").await;
+    let stats = cluster.client.get(&path).await.json();
+    assert_eq!(stats["paused"], true);
+    assert!(stats.get("memUsedBytes").is_none(), "{stats}");
+
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        let refused = cluster.client.request(method, &path, &[], "{}").await;
+        refused.refusal(405, "MethodNotAllowed");
+    }
+    let absent = cluster.client.get(format!("{}/stats", item("b"))).await;
+    absent.refusal(404, "NotFound");
 }
 
 #[tokio::test]

@@ -55,9 +55,9 @@ impl<R: Resource> Served<R> {
         if !target.subresource.is_empty() {
             let known = definition.action(request.version, &target.subresource);
             let subresource = known.ok_or_else(Status::resource_not_found)?;
-            return match target.verb {
-                Verb::Create => subresource::invoke(&self.0, request, subresource).await,
-                _ => not_allowed(),
+            return match target.verb == definition.subresources[subresource].verb() {
+                true => subresource::invoke(&self.0, request, subresource).await,
+                false => not_allowed(),
             };
         }
         if !definition.supports(target.verb.as_str()) || !target.is_addressed() {

@@ -1,4 +1,4 @@
-//! POST to a subresource: an action on an object.
+//! A subresource: a question about an object, by GET, or an action on it, by POST.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::{create::refuse, faults::judge, request::VerbRequest};
 use crate::{
     apiserver::{
-        Body, Invoke, Invoked, Resource, Status, StatusCause,
+        Body, Call, Definition, Invoke, Invoked, Resource, Status, StatusCause,
         body::{json_response, value_response},
         negotiate::Offer,
         options::{FieldValidation, WriteOptions},
         resource::object_json,
     },
-    schema::Decoded,
+    schema::{Decoded, Schema},
 };
 
 pub(super) async fn invoke<R: Resource>(
@@ -24,14 +24,16 @@ pub(super) async fn invoke<R: Resource>(
 ) -> Result<Response<Body>, Status> {
     let definition = resource.definition();
     let negotiated = request.negotiate(Offer::Plain)?;
-    let options = WriteOptions::parse(&request.query, "CreateOptions")?;
     let key = request.key();
-    let body = decode(
-        resource.as_ref(),
-        request,
-        subresource,
-        options.field_validation,
-    )?;
+    let (body, dry_run) = match &definition.subresources[subresource].call {
+        Call::Get => (json!({}), false),
+        Call::Create { options, schema } => {
+            let write = WriteOptions::parse(&request.query, "CreateOptions")?;
+            let validation = write.field_validation;
+            let body = decode(definition, request, options.kind, schema, validation)?;
+            (body, write.dry_run)
+        }
+    };
     let found = resource.store().get(&key.namespace, &key.name);
     let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
     if definition.subresources[subresource].creates {
@@ -42,7 +44,7 @@ pub(super) async fn invoke<R: Resource>(
         subresource,
         object,
         options: body,
-        dry_run: options.dry_run,
+        dry_run,
         version: request.version,
     };
     match resource.invoke(&request.context, invoke).await? {
@@ -55,32 +57,28 @@ pub(super) async fn invoke<R: Resource>(
 }
 
 /// The options in the body, checked; an empty body means none.
-fn decode<R: Resource>(
-    resource: &R,
+fn decode(
+    definition: &Definition,
     request: &VerbRequest,
-    subresource: usize,
+    kind: &'static str,
+    schema: &Schema,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
-    let definition = resource.definition();
-    let subresource = &definition.subresources[subresource];
-    if request.body.is_empty() {
-        return Ok(json!({}));
-    }
     let Decoded {
         value: mut options,
         duplicates,
-    } = request.decode()?;
+    } = match request.body.is_empty() {
+        true => Decoded {
+            value: json!({}),
+            duplicates: Vec::new(),
+        },
+        false => request.decode()?,
+    };
     if !options.is_object() {
-        return Err(Status::bad_request(format!(
-            "the body must be a {}",
-            subresource.options.kind
-        )));
+        return Err(Status::bad_request(format!("the body must be a {kind}")));
     }
     let expected = definition.api_version(request.version);
-    for (field, expected) in [
-        ("apiVersion", expected.as_str()),
-        ("kind", subresource.options.kind),
-    ] {
+    for (field, expected) in [("apiVersion", expected.as_str()), ("kind", kind)] {
         if let Some(found) = options[field]
             .as_str()
             .filter(|found| !found.is_empty() && *found != expected)
@@ -91,14 +89,13 @@ fn decode<R: Resource>(
             )));
         }
     }
-    let report = subresource.schema.admit(&mut options);
-    let kind = subresource.options.kind;
+    let report = schema.admit(&mut options);
     judge(request, kind, validation, &duplicates, &report.unknown)?;
     if !report.causes.is_empty() {
         let causes = report.causes.into_iter().map(StatusCause::from).collect();
         return Err(Status::invalid(
             definition.group,
-            subresource.options.kind,
+            kind,
             &request.target.name,
             causes,
         ));

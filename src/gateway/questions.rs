@@ -1,0 +1,49 @@
+//! What only the node knows of a sandbox, asked when it is wanted and kept nowhere.
+
+use super::{Gateway, Result, lifecycle::conflict};
+use crate::{
+    api::{NodeAddress, Token},
+    fleet::Sandbox,
+    sandboxd::{self, Stats},
+};
+
+impl Gateway {
+    /// What the sandbox uses now.
+    ///
+    /// # Errors
+    /// See [`super::Error`].
+    pub async fn stats(&self, sandbox: &Sandbox) -> Result<Stats> {
+        let address = self.address_of(sandbox)?;
+        let answer = self.daemon(&address).stats(&sandbox.claim).await;
+        self.answered(sandbox, &address, "stats", answer).await
+    }
+
+    /// The sandbox's credential.
+    ///
+    /// # Errors
+    /// See [`super::Error`]; a conflict when the node gives none, as one without an API token does.
+    pub async fn token(&self, sandbox: &Sandbox) -> Result<Token> {
+        let address = self.address_of(sandbox)?;
+        let answer = self.daemon(&address).sandbox(&sandbox.claim).await;
+        let found = self.answered(sandbox, &address, "token", answer).await?;
+        let none = || conflict("the node gives no credential: it has no API token");
+        found.token.ok_or_else(none)
+    }
+
+    async fn answered<T>(
+        &self,
+        sandbox: &Sandbox,
+        address: &NodeAddress,
+        call: &'static str,
+        answer: sandboxd::Result<T>,
+    ) -> Result<T> {
+        self.inner.metrics.called(call, answer.is_ok());
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                self.suspect_if_silent(&sandbox.node, &error);
+                Err(self.refused(sandbox, address, error).await)
+            }
+        }
+    }
+}
