@@ -10,6 +10,9 @@ pub const PHASE: &str = "sandbox.cocoonstack.io/phase";
 /// Label: the claim id. Left out over 63 characters, as every label.
 pub const CLAIM: &str = "sandbox.cocoonstack.io/claim";
 
+/// Label of a snapshot: the sandbox that it is of. Left out over 63 characters.
+pub const SANDBOX: &str = "sandbox.cocoonstack.io/sandbox";
+
 /// Annotation: the claim id.
 pub const CLAIM_ID: &str = "sandbox.cocoonstack.io/claim-id";
 /// Annotation: where the sandbox is reached.

@@ -34,9 +34,13 @@ pub struct SandboxForkOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxSnapshotOptions {
-    /// Name of the snapshot. With one the request can be repeated: there is one snapshot of a name of a sandbox.
+    /// Name of the snapshot, 62 characters together with the namespace's. With one the request can be repeated: there is one
+    /// snapshot of a name. Unset: the sandbox's name and some letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,62}$"))]
+    #[schemars(
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
+        length(max = 61)
+    )]
     pub name: Option<String>,
 }
 

@@ -35,7 +35,7 @@ pub use entrance::Entrance;
 pub use error::{Status, StatusCause};
 pub use metrics::ApiMetrics;
 pub use resource::{
-    Call, Column, Create, Created, Definition, Deleted, Deletion, Dependents, Invoke, Invoked,
-    NotUpdated, ObjectType, Resource, Subresource, Update, Version,
+    Call, Column, Completeness, Create, Created, Definition, Deleted, Deletion, Dependents, Invoke,
+    Invoked, NotUpdated, ObjectType, Resource, Subresource, Update, Version,
 };
 pub use server::{ApiServer, Builder, ProductInfo};

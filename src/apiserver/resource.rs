@@ -100,6 +100,18 @@ pub struct Column {
     pub priority: u8,
 }
 
+/// Whether a resource's store holds all there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completeness {
+    /// It does.
+    Whole,
+    /// It may lack something, with what is to be told about it: lists carry it as a Warning, and an object that is not there
+    /// is not said to be absent.
+    Without(String),
+    /// It is being filled for the first time, with the reason: it is not served yet.
+    NotYet(&'static str),
+}
+
 /// A named question about an object, or an action on it.
 #[derive(Debug)]
 pub struct Subresource {
@@ -159,6 +171,11 @@ pub trait Resource: Send + Sync + 'static {
 
     /// The objects.
     fn store(&self) -> &Store<Self::Object>;
+
+    /// Whether [`Resource::store`] holds all there is.
+    fn completeness(&self) -> Completeness {
+        Completeness::Whole
+    }
 
     /// Appends the object as JSON in a version of the API, an index into [`Definition::versions`], as of `at`: the
     /// `resourceVersion` to show.

@@ -44,6 +44,7 @@ pub(super) fn order(
     Ok(ClaimOrder {
         key: key_of(claim),
         pool,
+        snapshot: None,
         ttl,
         user: Arc::new(user),
     })

@@ -27,7 +27,9 @@ use crate::{
     fleet::Fleet,
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
     inventory::{Inventory, InventoryMetrics, Options, Source},
-    resources::{KUBERNETES_VERSION, Sandboxes, sandbox_definition},
+    resources::{
+        KUBERNETES_VERSION, SandboxSnapshots, Sandboxes, sandbox_definition, snapshot_definition,
+    },
     sandboxd::Client,
     serving::{self, ServeOptions, ServingMetrics, TlsMaterial, Transport},
     telemetry::{Check, Metrics, Readiness, Tasks},
@@ -123,7 +125,10 @@ impl Process {
             shutdown: self.closing.clone(),
             fixed: access.fixed,
         };
+        let snapshots = snapshot_definition().context("describing the resources")?;
+        let snapshots = SandboxSnapshots::new(snapshots, fleet.clone(), gateway.clone());
         let server = builder.serve(Arc::new(Sandboxes::new(definition, fleet, gateway)));
+        let server = server.and_then(|server| server.with(Arc::new(snapshots)));
         self.entrance
             .open(server.context("building the API documents")?);
         Ok(())

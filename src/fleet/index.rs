@@ -98,6 +98,13 @@ impl Fleet {
         self.lock().nodes.get(node)?.address.clone()
     }
 
+    /// Where a node's daemon is reached, if it takes new sandboxes.
+    pub fn open_address(&self, node: &NodeName) -> Option<NodeAddress> {
+        let state = self.lock();
+        let node = state.nodes.get(node).filter(|node| node.takes_claims())?;
+        node.address.clone()
+    }
+
     /// The node that publishes `address` as its daemon's, if one does.
     pub fn node_at(&self, address: &NodeAddress) -> Option<NodeName> {
         let state = self.lock();
@@ -116,6 +123,11 @@ impl Fleet {
             .values()
             .filter_map(|node| Some((node.name.clone(), node.address.clone()?)))
             .collect()
+    }
+
+    /// Every node, also one whose address is not known.
+    pub fn node_names(&self) -> HashSet<NodeName> {
+        self.lock().nodes.keys().cloned().collect()
     }
 
     /// Numbers for metrics.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     api::{UserPart, labels},
-    sandboxd::SandboxRow,
+    sandboxd::{self, Node, SandboxRow},
 };
 
 /// What a daemon keeps of a claim's metadata: pairs, and bytes of all of them as JSON.
@@ -14,13 +14,36 @@ const MAX_METADATA_BYTES: usize = 4_096;
 /// Key in a claim's metadata that tells our claims of one name apart.
 pub(super) const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
 
+/// How a claim says whose it is. A claim of a checkpoint has no reference of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reference<'a> {
+    OfItsOwn(&'a str),
+    InMetadata(&'a str),
+}
+
+impl Reference<'_> {
+    /// The node's claims under this reference.
+    pub(super) async fn claims(self, daemon: Node<'_>) -> sandboxd::Result<Vec<SandboxRow>> {
+        match self {
+            Self::OfItsOwn(claim_ref) => daemon.sandboxes_of(claim_ref).await,
+            Self::InMetadata(claim_ref) => {
+                daemon.sandboxes_with(labels::CLAIM_REF, claim_ref).await
+            }
+        }
+    }
+}
+
 /// What goes with the claim for daemons that keep metadata: the labels, as many as fit, and which attempt it is.
-pub(super) fn metadata(user: &UserPart) -> BTreeMap<String, String> {
+pub(super) fn metadata(user: &UserPart, reference: Reference<'_>) -> BTreeMap<String, String> {
     let mut metadata = BTreeMap::from([(
         ATTEMPT.to_owned(),
         uuid::Uuid::new_v4().simple().to_string(),
     )]);
     let mut bytes = 128;
+    if let Reference::InMetadata(claim_ref) = reference {
+        bytes += 128 + claim_ref.len();
+        metadata.insert(labels::CLAIM_REF.to_owned(), claim_ref.to_owned());
+    }
     for (key, value) in &user.labels {
         bytes += key.len() + value.len() + 6;
         if metadata.len() >= MAX_METADATA

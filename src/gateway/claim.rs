@@ -7,15 +7,16 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Error, Gateway, Result,
-    attempt::{ATTEMPT, made_by, metadata},
+    attempt::{ATTEMPT, Reference, made_by, metadata},
     lease,
     route::is_silence,
 };
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
     fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox},
     meta::UnixTime,
-    sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
+    sandboxd::{self, CheckpointClaim, ClaimReply, ClaimRequest, Claimed, SandboxRow},
+    snapshots::Snapshot,
     store::Stored,
 };
 
@@ -37,6 +38,8 @@ pub struct ClaimOrder {
     pub key: SandboxKey,
     /// What it is made from.
     pub pool: PoolKey,
+    /// The snapshot it starts from, in place of a warm VM of the pool.
+    pub snapshot: Option<Snapshot>,
     /// The lease; `None`: the daemon's default.
     pub ttl: Option<Duration>,
     /// What the user sent.
@@ -110,10 +113,15 @@ impl Gateway {
 
 impl Claim {
     fn new(gateway: Gateway, name: Arc<NameReservation>, order: ClaimOrder) -> Self {
+        let claim_ref = order.key.to_string();
+        let reference = match order.snapshot {
+            Some(_) => Reference::InMetadata(&claim_ref),
+            None => Reference::OfItsOwn(&claim_ref),
+        };
         let request = ClaimRequest {
             ttl_seconds: lease::ttl_seconds(order.ttl),
-            claim_ref: order.key.to_string(),
-            metadata: metadata(&order.user),
+            metadata: metadata(&order.user, reference),
+            claim_ref,
             ..ClaimRequest::new(order.pool.clone())
         };
         Self {
@@ -233,6 +241,9 @@ impl Claim {
     /// The next node to ask. When none is known to have a warm VM, those that should have are asked how many there are.
     async fn place(&self) -> Option<Placement> {
         let fleet = &self.gateway.inner.fleet;
+        if let Some(snapshot) = &self.order.snapshot {
+            return self.holder(snapshot);
+        }
         if let Some(placement) = fleet.place(&self.order.pool, &self.tried) {
             return Some(placement);
         }
@@ -241,6 +252,17 @@ impl Claim {
         futures::future::join_all(keepers.iter().map(|keeper| inventory.refresh(&keeper.node)))
             .await;
         fleet.place(&self.order.pool, &self.tried)
+    }
+
+    /// A node that has the snapshot and was not asked yet.
+    fn holder(&self, snapshot: &Snapshot) -> Option<Placement> {
+        let inner = &self.gateway.inner;
+        let holders = inner.snapshots.holders(&snapshot.id).into_iter();
+        let mut left = holders.filter(|node| !self.tried.contains(node));
+        left.find_map(|node| {
+            let address = inner.fleet.open_address(&node)?;
+            Some(Placement { node, address })
+        })
     }
 
     /// Asks one node, and those it redirects to. `None`: another one may have it.
@@ -294,12 +316,14 @@ impl Claim {
     ) -> Result<Option<Claimed>> {
         let Placement { node, address } = placement;
         let inner = self.gateway.inner.clone();
-        let error = match inner
-            .daemons
-            .node(address, inner.options.claim_timeout)
-            .claim(&request)
-            .await
-        {
+        let answer = match &self.order.snapshot {
+            None => {
+                let daemon = inner.daemons.node(address, inner.options.claim_timeout);
+                daemon.claim(&request).await
+            }
+            Some(snapshot) => self.claim_checkpoint(snapshot, placement).await,
+        };
+        let error = match answer {
             Ok(claimed) => return Ok(Some(claimed)),
             Err(error) => error,
         };
@@ -314,14 +338,22 @@ impl Claim {
         if error.outcome_unknown() {
             self.unsettled.push((node.clone(), address.clone()));
         }
+        let of_pool = self.order.snapshot.is_none();
         match &error {
-            sandboxd::Error::AtCapacity { .. } => inner.fleet.found_empty(&self.order.pool, node),
             error if is_silence(error) => inner.fleet.suspect(node, Now::read()),
-            error if error.nothing_happened() => inner.fleet.give_back(&self.order.pool, node),
+            sandboxd::Error::AtCapacity { .. } if of_pool => {
+                inner.fleet.found_empty(&self.order.pool, node);
+            }
+            error if of_pool && error.nothing_happened() => {
+                inner.fleet.give_back(&self.order.pool, node);
+            }
+            sandboxd::Error::NotFound { .. } => inner.snapshots.ask_soon(node),
             _ => {}
         }
         let refusal = match Error::of_call(node, &self.order.key, error) {
             error @ (Error::NoToken(_) | Error::Ending) => return Err(error),
+            error @ Error::AtCapacity { .. } if !of_pool => error,
+            Error::Gone { node, .. } if !of_pool => self.snapshot_gone(node),
             Error::AtCapacity { .. } => Error::NoWarmCapacity {
                 pool: self.order.pool.clone(),
             },
@@ -334,10 +366,41 @@ impl Claim {
         Ok(None)
     }
 
+    /// Claims the checkpoint of a snapshot at one node. A daemon that does not keep to whom the claim belongs is given it back: after a
+    /// restart nobody could tell whose memory it is.
+    async fn claim_checkpoint(
+        &self,
+        snapshot: &Snapshot,
+        Placement { node, address }: &Placement,
+    ) -> sandboxd::Result<Claimed> {
+        let inner = &self.gateway.inner;
+        let daemon = inner.daemons.node(address, inner.options.claim_timeout);
+        let request = CheckpointClaim {
+            ttl_seconds: self.request.ttl_seconds,
+            no_redirect: true,
+            metadata: self.request.metadata.clone(),
+            on_expire: None,
+        };
+        let claimed = daemon.checkpoint_claim(&snapshot.id, &request).await?;
+        if let Claimed::Granted(reply) = &claimed {
+            let kept = daemon.sandbox(&reply.id).await;
+            let is_kept = |row: &SandboxRow| {
+                let kept = row.metadata.get(labels::CLAIM_REF);
+                kept == Some(&self.request.claim_ref)
+            };
+            if !kept.as_ref().is_ok_and(|found| is_kept(&found.row)) {
+                self.gateway
+                    .release_unlisted(node.clone(), reply.id.clone());
+                return Err(kept.err().unwrap_or(sandboxd::Error::RouteMissing));
+            }
+        }
+        Ok(claimed)
+    }
+
     /// The grant behind an answer that broke off, if the node says at once that there is one.
     async fn recover(&self, address: &NodeAddress) -> Option<ClaimReply> {
         let daemon = self.gateway.inner.daemons.node(address, QUICK_QUESTION);
-        let rows = daemon.sandboxes_of(&self.request.claim_ref).await.ok()?;
+        let rows = self.reference().claims(daemon).await.ok()?;
         let row = made_by(self.attempt_id(), rows).into_iter().next()?;
         let found = daemon.sandbox(&row.id).await.ok()?;
         Some(ClaimReply {
@@ -381,6 +444,12 @@ impl Claim {
         if let Some(refusal) = self.refusal.take() {
             return refusal;
         }
+        if let Some(snapshot) = &self.order.snapshot {
+            return match fleet.address(&snapshot.node) {
+                Some(_) => Error::NoNode,
+                None => self.snapshot_gone(snapshot.node.clone()),
+            };
+        }
         let pool = self.order.pool.clone();
         match () {
             () if !fleet.has_ready_node() => Error::NoNode,
@@ -389,6 +458,23 @@ impl Claim {
             },
             () => Error::NoWarmCapacity { pool },
         }
+    }
+
+    fn snapshot_gone(&self, node: NodeName) -> Error {
+        let snapshot = self.order.snapshot.as_ref();
+        let name = snapshot.map_or_else(String::new, |snapshot| snapshot.name.to_string());
+        Error::SnapshotGone { name, node }
+    }
+
+    fn reference(&self) -> Reference<'_> {
+        match self.is_of_checkpoint() {
+            true => Reference::InMetadata(&self.request.claim_ref),
+            false => Reference::OfItsOwn(&self.request.claim_ref),
+        }
+    }
+
+    pub(super) fn is_of_checkpoint(&self) -> bool {
+        self.order.snapshot.is_some()
     }
 
     pub(super) fn gateway(&self) -> &Gateway {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     api::{NodeName, PoolKey, SandboxKey},
     sandboxd,
+    snapshots::NameTooLong,
 };
 
 /// Result of a routed call.
@@ -20,6 +21,23 @@ pub enum Error {
         key: SandboxKey,
         /// Whether its holder is being deleted.
         terminating: bool,
+    },
+    /// The name is another snapshot's, or one is being taken for it. Nothing was done.
+    #[error("the name {name} is another snapshot's")]
+    SnapshotNameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The name of a snapshot has no room in a daemon's. Nothing was done.
+    #[error("the name {0}")]
+    SnapshotNameTooLong(#[from] NameTooLong),
+    /// The snapshot that was to be started from is not there any more. Nothing was done.
+    #[error("snapshot {name} is not on node {node} any more")]
+    SnapshotGone {
+        /// Its name.
+        name: String,
+        /// The node.
+        node: NodeName,
     },
     /// No token for the daemons is configured. Nothing was done.
     #[error("the server has no sandboxd token: start it with --sandboxd-token-file")]

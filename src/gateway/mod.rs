@@ -36,4 +36,3 @@ pub use metrics::GatewayMetrics;
 pub use owed::Debts;
 pub use release::Released;
 pub use route::{Gateway, GatewayOptions};
-pub use snapshot::Snapshot;

@@ -5,15 +5,14 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    Error, GatewayMetrics, Result, joint::Joint, owed::Owed, renew::Renewals, snapshot::Snapshot,
-};
+use super::{Error, GatewayMetrics, Result, joint::Joint, owed::Owed, renew::Renewals};
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey},
     fleet::{Fleet, Now, Sandbox},
     inventory::Inventory,
     sandboxd::{self, Client, Node},
-    store::Stored,
+    snapshots::{Snapshot, Snapshots},
+    store::{Key, Stored},
 };
 
 /// Claims whose nodes are asked for their outcome until the lease is over. Each costs a question in half a minute.
@@ -65,7 +64,8 @@ pub(super) struct Inner {
     broken: CancellationToken,
     /// Pauses and resumes, at most one of a sandbox.
     pub(super) phases: Joint<ClaimId, Arc<Stored<Sandbox>>>,
-    pub(super) snapshots: Joint<(ClaimId, Option<String>), Snapshot>,
+    pub(super) snapshots: Arc<Snapshots>,
+    pub(super) checkpoints: Joint<(ClaimId, Key), Arc<Stored<Snapshot>>>,
     pub(super) promotions: Joint<(ClaimId, String), PoolKey>,
     pub(super) owed: Owed,
     pub(super) renewals: Renewals,
@@ -92,6 +92,7 @@ impl Gateway {
         metrics: GatewayMetrics,
         shutdown: CancellationToken,
     ) -> Self {
+        let snapshots = Arc::new(Snapshots::new(fleet.clone()));
         let inner = Arc::new(Inner {
             fleet,
             daemons,
@@ -101,7 +102,8 @@ impl Gateway {
             shutdown,
             broken: CancellationToken::new(),
             phases: Joint::default(),
-            snapshots: Joint::default(),
+            snapshots,
+            checkpoints: Joint::default(),
             promotions: Joint::default(),
             owed: Owed::default(),
             renewals: Renewals::default(),
@@ -111,7 +113,14 @@ impl Gateway {
         let gateway = Self { inner };
         gateway.spawn_until_shutdown(Self::collect_debts(gateway.clone()));
         gateway.spawn_until_shutdown(Self::renew_leases(gateway.clone()));
+        let (snapshots, daemons) = (gateway.inner.snapshots.clone(), &gateway.inner.daemons);
+        gateway.spawn_until_shutdown(snapshots.follow(daemons.clone()));
         gateway
+    }
+
+    /// The snapshots that the nodes hold.
+    pub fn snapshots(&self) -> &Arc<Snapshots> {
+        &self.inner.snapshots
     }
 
     /// Waits for what is under way, at most for `patience`: claims to be answered or released, lost answers to be settled.

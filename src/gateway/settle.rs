@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Gateway,
-    attempt::made_by,
+    attempt::{Reference, made_by},
     claim::{Claim, Winner},
     lease,
 };
@@ -34,6 +34,8 @@ const LATER: Duration = Duration::from_secs(30);
 struct Question {
     gateway: Gateway,
     claim_ref: String,
+    /// Whether the reference is in the claim's metadata.
+    of_checkpoint: bool,
     attempt: String,
     /// The grant that the client got.
     winner: Option<Winner>,
@@ -50,6 +52,7 @@ impl Claim {
         let question = Question {
             gateway: self.gateway().clone(),
             claim_ref: self.request.claim_ref.clone(),
+            of_checkpoint: self.is_of_checkpoint(),
             attempt: self.attempt_id().to_owned(),
             winner,
         };
@@ -119,7 +122,11 @@ impl Question {
     /// Asks once, and releases what the node granted beside the winner; whether it granted anything.
     async fn ask(&self, node: &NodeName, address: &NodeAddress) -> sandboxd::Result<bool> {
         let daemon = self.gateway.daemon(address);
-        let granted = made_by(&self.attempt, daemon.sandboxes_of(&self.claim_ref).await?);
+        let reference = match self.of_checkpoint {
+            true => Reference::InMetadata(&self.claim_ref),
+            false => Reference::OfItsOwn(&self.claim_ref),
+        };
+        let granted = made_by(&self.attempt, reference.claims(daemon).await?);
         let is_winner = |row: &SandboxRow| {
             let winner = self.winner.as_ref();
             winner.is_some_and(|(of, claim)| of == node && *claim == row.id)

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{Error, Identity, NodeMetrics, Options, Result};
 use crate::{
-    api::{InventoryEntry, InventoryPool, NodeInventory},
+    api::{InventoryEntry, InventoryPool, NodeInventory, labels},
     feed::{Backoff, Board, Current, Row, State},
 };
 
@@ -282,8 +282,14 @@ fn fitting(entries: &[InventoryEntry], room: usize) -> usize {
 }
 
 fn entry(row: Row) -> InventoryEntry {
+    // The daemon takes a claim of a checkpoint without a reference, so that it is in the metadata.
+    let in_metadata = row.metadata.get(labels::CLAIM_REF).map(String::as_str);
+    let claim_ref = match row.claim_ref.as_str() {
+        "" => in_metadata.unwrap_or_default().to_owned(),
+        claim_ref => claim_ref.to_owned(),
+    };
     InventoryEntry {
-        name: row.claim_ref.to_string(),
+        name: claim_ref.clone(),
         id: row.id.to_string(),
         phase: match row.state {
             State::Running => "Running",
@@ -293,7 +299,7 @@ fn entry(row: Row) -> InventoryEntry {
             State::Unknown => "Unknown",
         }
         .to_owned(),
-        claim_ref: row.claim_ref.to_string(),
+        claim_ref,
         addr: String::new(),
         deadline: row.deadline.map(|time| time.to_string()),
         template: row.pool.template.to_string(),

@@ -46,6 +46,55 @@ pub(super) const ACTIONS: [Action; 7] = [
     Action::Stats,
 ];
 
+/// Kind of a snapshot.
+pub(super) const SNAPSHOT_NAME: &str = "SandboxSnapshot";
+
+/// Columns of snapshots.
+const SNAPSHOT_COLUMNS: [Column; 7] = [
+    Column {
+        name: "Sandbox",
+        kind: "string",
+        description: "The sandbox that the snapshot is of.",
+        priority: 0,
+    },
+    Column {
+        name: "Node",
+        kind: "string",
+        description: "The node that holds the snapshot.",
+        priority: 0,
+    },
+    Column {
+        name: "Age",
+        kind: "date",
+        description: "Time since the snapshot was taken.",
+        priority: 0,
+    },
+    Column {
+        name: "Template",
+        kind: "string",
+        description: "What the sandbox was made from.",
+        priority: 1,
+    },
+    Column {
+        name: "Size",
+        kind: "string",
+        description: "Size class of the sandbox.",
+        priority: 1,
+    },
+    Column {
+        name: "Net",
+        kind: "string",
+        description: "Network lane of the sandbox.",
+        priority: 1,
+    },
+    Column {
+        name: "ID",
+        kind: "string",
+        description: "The node daemon's id of the snapshot.",
+        priority: 1,
+    },
+];
+
 /// Columns as upstream's CRD prints them; the wide ones are ours.
 const COLUMNS: [Column; 9] = [
     Column {
@@ -116,9 +165,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
         "SandboxList",
         TypeSchema::list(item, "SandboxList is a list of sandboxes.")?,
     );
-    let spec_and_status =
-        TypeSchema::spec_and_status::<SandboxSnapshotSpec, SandboxSnapshotStatus>(SNAPSHOT)?;
-    let snapshot = ObjectType::new("SandboxSnapshot", spec_and_status);
+    let snapshot = snapshot_type()?;
     let promotion = ObjectType::new(
         "SandboxPromotion",
         TypeSchema::object::<SandboxPromotion>()?,
@@ -183,6 +230,47 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
         subresources,
         selectable_fields: &["status.nodeName"],
     })
+}
+
+/// The description of `sandboxsnapshots.agents.x-k8s.io`.
+///
+/// # Errors
+/// As [`sandbox_definition`].
+pub fn snapshot_definition() -> schema::Result<Definition> {
+    let object = snapshot_type()?;
+    Ok(Definition {
+        group: GROUP,
+        kind: SNAPSHOT_NAME,
+        plural: "sandboxsnapshots",
+        singular: "sandboxsnapshot",
+        short_names: &["sandboxsnap"],
+        categories: &[],
+        namespaced: true,
+        verbs: &[
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "watch",
+        ],
+        versions: vec![Version {
+            name: ApiVersion::V1beta1.name(),
+            schema: object.compile()?,
+            object,
+            columns: &SNAPSHOT_COLUMNS,
+            deprecation: None,
+        }],
+        status: false,
+        subresources: Vec::new(),
+        selectable_fields: &["spec.sandboxName", "status.node"],
+    })
+}
+
+fn snapshot_type() -> schema::Result<ObjectType> {
+    let documented =
+        TypeSchema::spec_and_status::<SandboxSnapshotSpec, SandboxSnapshotStatus>(SNAPSHOT)?;
+    Ok(ObjectType::new(SNAPSHOT_NAME, documented))
 }
 
 fn subresource<T: JsonSchema>(

@@ -24,6 +24,13 @@ pub(super) fn status(definition: &Definition, name: &str, error: &Error) -> Stat
         Error::NameTaken {
             terminating: false, ..
         } => Status::already_exists(definition, name),
+        Error::SnapshotNameTaken { .. } => Status::conflict(definition, name, &text),
+        Error::SnapshotNameTooLong(too_long) => {
+            let cause =
+                StatusCause::of_field("metadata.name", format!("Invalid value: {too_long}"));
+            Status::invalid(definition.group, definition.kind, name, vec![cause])
+        }
+        Error::SnapshotGone { .. } => unavailable("SnapshotGone"),
         Error::NoToken(_) => unavailable("NoSandboxdToken"),
         Error::NoNode => unavailable("NoNode").retry_after(RETRY_SECONDS),
         Error::NoWarmCapacity { .. } => unavailable("NoWarmCapacity").retry_after(RETRY_SECONDS),

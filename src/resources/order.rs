@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use super::Sandboxes;
 use crate::{
-    api::{PoolKeySource, SandboxKey, ShutdownPolicy, UserPart, labels, pool_key_for},
+    api::{PoolKey, PoolKeySource, SandboxKey, ShutdownPolicy, UserPart, labels, pool_key_for},
     apiserver::{Context, Create, Definition, Status, StatusCause},
     fleet::Sandbox,
     gateway::{ClaimOrder, Kept},
     meta::UnixTime,
+    snapshots::{Snapshot, Whole},
     store::Stored,
 };
 
@@ -22,9 +23,9 @@ const CLOCKS_APART: Duration = Duration::from_secs(60);
 /// The order that `create` is, as of `now`.
 ///
 /// # Errors
-/// 422 with the field at fault: no pool can be told, the end lies in the past, a lease that is no number.
+/// 422 with the field at fault: no pool can be told, the end lies in the past, a lease that is no number, no such snapshot.
 pub(super) fn order(
-    definition: &Definition,
+    sandboxes: &Sandboxes,
     create: &Create,
     now: UnixTime,
 ) -> Result<ClaimOrder, Status> {
@@ -35,9 +36,13 @@ pub(super) fn order(
         pod_template: &object["spec"]["podTemplate"],
     };
     let mut causes = Vec::new();
-    let pool = pool_key_for(source)
-        .map_err(|error| causes.push(invalid(&error.field, &error.reason)))
-        .ok();
+    let snapshot = snapshot(sandboxes, create, &annotations)?;
+    let pool = match &snapshot {
+        Some(snapshot) => Some(PoolKey::clone(&snapshot.pool)),
+        None => pool_key_for(source)
+            .map_err(|error| causes.push(invalid(&error.field, &error.reason)))
+            .ok(),
+    };
     let shutdown_time = shutdown_time(object);
     if shutdown_time.is_some_and(|time| time <= now) {
         causes.push(invalid("spec.shutdownTime", "must be in the future"));
@@ -49,17 +54,18 @@ pub(super) fn order(
             None
         }),
     };
-    causes.extend(unsupported(object, &annotations));
+    causes.extend(unsupported(object));
     match pool {
         Some(pool) if causes.is_empty() => Ok(ClaimOrder {
             key: SandboxKey::new(create.key.namespace.clone(), create.key.name.clone()),
             pool,
+            snapshot,
             ttl,
             user: Arc::new(user_part(object)),
         }),
         _ => Err(Status::invalid(
-            definition.group,
-            definition.kind,
+            sandboxes.definition.group,
+            sandboxes.definition.kind,
             &create.key.name,
             causes,
         )),
@@ -161,7 +167,7 @@ fn lease(annotations: &BTreeMap<String, String>) -> Result<Option<Duration>, Sta
 }
 
 /// What is refused because it would be promised and not kept.
-fn unsupported(object: &Value, annotations: &BTreeMap<String, String>) -> Vec<StatusCause> {
+fn unsupported(object: &Value) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     let mut forbid = |field: &str, reason: &str| {
         causes.push(StatusCause {
@@ -176,13 +182,37 @@ fn unsupported(object: &Value, annotations: &BTreeMap<String, String>) -> Vec<St
             "a sandbox starts running; pause it afterwards",
         );
     }
-    if annotations.contains_key(labels::SNAPSHOT) {
-        forbid(
-            &format!("metadata.annotations[{}]", labels::SNAPSHOT),
-            "starting from a snapshot is not served yet",
-        );
-    }
     causes
+}
+
+/// The snapshot that the object is to start from, if it names one.
+fn snapshot(
+    sandboxes: &Sandboxes,
+    create: &Create,
+    annotations: &BTreeMap<String, String>,
+) -> Result<Option<Snapshot>, Status> {
+    let Some(name) = annotations
+        .get(labels::SNAPSHOT)
+        .filter(|name| !name.is_empty())
+    else {
+        return Ok(None);
+    };
+    let snapshots = sandboxes.gateway.snapshots();
+    if let Some(found) = snapshots.store().get(&create.key.namespace, name) {
+        return Ok(Some(found.value.clone()));
+    }
+    if snapshots.whole() != Whole::Yes {
+        let text = "some nodes have not told their snapshots yet";
+        return Err(Status::unavailable(text).retry_after(1));
+    }
+    let shown: String = name.chars().take(256).collect();
+    let cause = StatusCause {
+        reason: "FieldValueNotFound".to_owned(),
+        message: format!("Not found: {shown:?}"),
+        field: format!("metadata.annotations[{}]", labels::SNAPSHOT),
+    };
+    let Definition { group, kind, .. } = sandboxes.definition;
+    Err(Status::invalid(group, kind, &create.key.name, vec![cause]))
 }
 
 /// A list as JSON; empty when there is none.

@@ -88,7 +88,7 @@ impl Resource for Sandboxes {
     }
 
     fn validate_create(&self, create: &Create) -> Result<(), Status> {
-        order(&self.definition, create, UnixTime::now()).map(|_| ())
+        order(self, create, UnixTime::now()).map(|_| ())
     }
 
     fn preview(&self, create: &Create) -> Value {
@@ -101,7 +101,7 @@ impl Resource for Sandboxes {
     }
 
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
-        let order = order(&self.definition, &create, UnixTime::now())?;
+        let order = order(self, &create, UnixTime::now())?;
         let (ttl, has_end) = (order.ttl, order.user.shutdown_time.is_some());
         let claimed = self.gateway.claim(order).await;
         let claimed =

@@ -224,6 +224,19 @@ impl Node<'_> {
         Ok(rows)
     }
 
+    /// The sandboxes that were claimed with this pair in their metadata. Filtered again here, as for [`Node::sandboxes_of`]; a daemon
+    /// that keeps no metadata has none.
+    ///
+    /// Source: `GET /v1/sandboxes?metadata=`.
+    pub async fn sandboxes_with(&self, key: &str, value: &str) -> Result<Vec<SandboxRow>> {
+        let pair = segment(&format!("{key}={value}")).to_string();
+        let path = format!("/v1/sandboxes?metadata={pair}");
+        let list: wire::Sandboxes = self.json(Method::GET, &path, None, LIST).await?;
+        let mut rows = list.sandboxes;
+        rows.retain(|row| row.metadata.get(key).is_some_and(|found| found == value));
+        Ok(rows)
+    }
+
     /// One sandbox, with its credential if the node has an API token.
     ///
     /// Source: `GET /v1/sandboxes/{id}`.

@@ -8,7 +8,7 @@ use super::{
     daemon::Daemon,
 };
 use crate::{
-    api::{InventoryEntry, InventoryPool, NodeInventory},
+    api::{InventoryEntry, InventoryPool, NodeInventory, labels},
     meta::UnixTime,
 };
 
@@ -41,8 +41,14 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
 
 fn entry(number: Number, claim: &Claim, address: &str) -> InventoryEntry {
     let extra = claim.extra.as_deref();
+    // As the node agent does.
+    let in_metadata = extra.and_then(|extra| extra.metadata.get(labels::CLAIM_REF));
+    let claim_ref = match (&*claim.claim_ref, in_metadata) {
+        ("", Some(in_metadata)) => in_metadata.clone(),
+        (claim_ref, _) => claim_ref.to_owned(),
+    };
     InventoryEntry {
-        name: claim.claim_ref.to_string(),
+        name: claim_ref.clone(),
         id: number.to_string(),
         phase: match claim.phase {
             Phase::Running => "Running",
@@ -51,7 +57,7 @@ fn entry(number: Number, claim: &Claim, address: &str) -> InventoryEntry {
             Phase::Failed => "Failed",
         }
         .to_owned(),
-        claim_ref: claim.claim_ref.to_string(),
+        claim_ref,
         addr: address.to_owned(),
         deadline: time(claim.deadline),
         template: claim.key.template.to_string(),

@@ -33,6 +33,7 @@ mod sandboxes;
 mod scale;
 mod secrets;
 mod sequencer;
+mod snapshots;
 mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;

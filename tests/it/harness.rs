@@ -19,7 +19,9 @@ use sandbox_apiserver::{
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
     inventory::{Inventory, InventoryMetrics, Options, Publication, Source, Update},
     meta::ResourceVersion,
-    resources::{KUBERNETES_VERSION, Sandboxes, sandbox_definition},
+    resources::{
+        KUBERNETES_VERSION, SandboxSnapshots, Sandboxes, sandbox_definition, snapshot_definition,
+    },
     sandboxd::{Client as Daemons, ClientOptions, TokenSource},
     serving::{self, CertificateAuthority, ServeOptions, TlsMaterial, Transport},
     sim,
@@ -147,6 +149,7 @@ pub(crate) struct Cluster {
     /// The server's way to the nodes.
     pub(crate) daemons: Daemons,
     pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) gateway: Gateway,
     pub(crate) client: Client,
     inventories_tx: mpsc::Sender<Update<Publication>>,
     /// Aborted on drop.
@@ -163,6 +166,11 @@ impl Cluster {
     pub(crate) async fn with_history(options: sim::Options, history: Limits) -> Self {
         let token = options.api_token.clone();
         let nodes = sim::Fleet::start(options).await.unwrap();
+        Self::over(nodes, token, history).await
+    }
+
+    /// The server over nodes that are there already.
+    pub(crate) async fn over(nodes: sim::Fleet, token: Option<Token>, history: Limits) -> Self {
         let door = Door::open().await;
         let first = ResourceVersion::first_of_epoch(7).unwrap();
         let fleet = Arc::new(Fleet::new(first, history, HealthLimits::default()));
@@ -190,8 +198,12 @@ impl Cluster {
             door.closing.clone(),
         );
         let definition = sandbox_definition().unwrap();
-        let sandboxes = Arc::new(Sandboxes::new(definition, fleet.clone(), gateway));
-        door.serve(door.builder().serve(sandboxes.clone()).unwrap());
+        let sandboxes = Sandboxes::new(definition, fleet.clone(), gateway.clone());
+        let sandboxes = Arc::new(sandboxes);
+        let definition = snapshot_definition().unwrap();
+        let snapshots = SandboxSnapshots::new(definition, fleet.clone(), gateway.clone());
+        let server = door.builder().serve(sandboxes.clone()).unwrap();
+        door.serve(server.with(Arc::new(snapshots)).unwrap());
 
         let (inventories_tx, inventories) = mpsc::channel(16);
         let (_, no_nodes) = mpsc::channel(1);
@@ -209,6 +221,7 @@ impl Cluster {
             fleet,
             daemons,
             sandboxes,
+            gateway,
             client,
             inventories_tx,
             _tasks: tasks,

@@ -28,6 +28,7 @@ mod openapi;
 mod patch;
 mod sequencer;
 mod serving;
+mod snapshots;
 mod subresource;
 mod table;
 mod tls_client;

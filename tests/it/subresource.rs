@@ -349,8 +349,6 @@ async fn a_snapshot_of_another_name_is_another_snapshot() {
     );
     let (one, other) = (one.json(), other.json());
     assert_ne!(one["status"]["id"], other["status"]["id"]);
-    let name = |snapshot: &Value| {
-        snapshot["metadata"]["annotations"]["sandbox.cocoonstack.io/snapshot-name"].clone()
-    };
+    let name = |snapshot: &Value| snapshot["metadata"]["name"].clone();
     assert_eq!((name(&one), name(&other)), (json!("s1"), json!("s2")));
 }

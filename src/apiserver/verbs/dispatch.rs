@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use http::Response;
+use http::{Response, StatusCode};
 
 use super::{
     create, delete, deletecollection, get, list, patch, request::VerbRequest, subresource, update,
     watch,
 };
 use crate::{
-    apiserver::{Body, Definition, Resource, Status},
+    apiserver::{Body, Completeness, Definition, Resource, Status},
     schema::Verb,
 };
+
+/// When to ask again for what is not known yet. Nothing was done.
+const RETRY_SECONDS: u32 = 1;
 
 /// A resource whose types are forgotten, as the router keeps it.
 pub(in crate::apiserver) trait Endpoint: Send + Sync {
@@ -35,11 +38,32 @@ impl<R: Resource> Endpoint for Served<R> {
         &'a self,
         request: &'a VerbRequest,
     ) -> BoxFuture<'a, Result<Response<Body>, Status>> {
-        Box::pin(self.dispatch(request))
+        Box::pin(self.answer(request))
     }
 }
 
 impl<R: Resource> Served<R> {
+    /// The answer, which says nothing of what is not known.
+    async fn answer(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
+        let missing = match self.0.completeness() {
+            Completeness::Whole => return self.dispatch(request).await,
+            Completeness::NotYet(reason) => {
+                return Err(Status::unavailable(reason).retry_after(RETRY_SECONDS));
+            }
+            Completeness::Without(missing) => missing,
+        };
+        let is_named = !request.target.name.is_empty();
+        if !is_named {
+            request.context.warn(missing.clone());
+        }
+        match self.dispatch(request).await {
+            Err(absent) if is_named && absent.code() == StatusCode::NOT_FOUND => {
+                Err(Status::unavailable(missing).retry_after(RETRY_SECONDS))
+            }
+            answer => answer,
+        }
+    }
+
     async fn dispatch(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
         let definition = self.0.definition();
         let target = &request.target;

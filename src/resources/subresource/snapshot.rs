@@ -4,13 +4,18 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::{
-    api::SandboxSnapshotOptions,
-    apiserver::{Invoke, Invoked, Status},
-    fleet::{Sandbox, id_name},
-    gateway::{Progress, Snapshot},
-    meta::UnixTime,
-    resources::Sandboxes,
+    api::{GROUP, SandboxSnapshotOptions, V1BETA1},
+    apiserver::{Invoke, Invoked, Status, StatusCause},
+    fleet::Sandbox,
+    gateway::Progress,
+    meta::generate_name,
+    resources::{Sandboxes, definition::SNAPSHOT_NAME, snapshots},
+    snapshots::{daemon_name, name_room},
+    store::Key,
 };
+
+/// Characters that a made name has behind the sandbox's.
+const SUFFIX: usize = 6;
 
 pub(in crate::resources) async fn snapshot(
     sandboxes: &Sandboxes,
@@ -19,54 +24,44 @@ pub(in crate::resources) async fn snapshot(
     let options: SandboxSnapshotOptions = serde_json::from_value(invoke.options.clone())
         .map_err(|error| Status::bad_request(format!("invalid SandboxSnapshotOptions: {error}")))?;
     let sandbox = &invoke.object.value;
+    let name = options.name.unwrap_or_else(|| made_name(sandbox));
+    if let Err(too_long) = daemon_name(&Key::new(sandbox.namespace.clone(), name.clone())) {
+        let cause = StatusCause::of_field("name", format!("Invalid value: {too_long}"));
+        let kind = "SandboxSnapshotOptions";
+        return Err(Status::invalid(GROUP, kind, &sandbox.name, vec![cause]));
+    }
     if invoke.dry_run {
-        return Ok(Invoked::Json(
-            StatusCode::CREATED,
-            json(sandbox, options.name.as_deref(), None),
-        ));
+        return Ok(Invoked::Json(StatusCode::CREATED, would_be(sandbox, &name)));
     }
     let outcome = sandboxes
         .gateway
-        .snapshot(invoke.object.clone(), options.name.clone())
+        .snapshot(invoke.object.clone(), &name)
         .await;
     match outcome.map_err(|error| sandboxes.refused(sandbox, &error))? {
-        Progress::Done(taken) => Ok(Invoked::Json(
-            StatusCode::CREATED,
-            json(sandbox, taken.name.as_deref(), Some(&taken)),
-        )),
+        Progress::Done(taken) => {
+            let taken = snapshots::json(&taken.value, taken.version);
+            Ok(Invoked::Json(StatusCode::CREATED, taken))
+        }
         Progress::Going => Ok(Invoked::Json(
             StatusCode::ACCEPTED,
-            json(sandbox, options.name.as_deref(), None),
+            would_be(sandbox, &name),
         )),
     }
 }
 
-/// A SandboxSnapshot; without `taken`, one that is not there yet.
-fn json(sandbox: &Sandbox, name: Option<&str>, taken: Option<&Snapshot>) -> Value {
-    let mut object = json!({
-        "apiVersion": "agents.x-k8s.io/v1beta1",
-        "kind": "SandboxSnapshot",
-        "metadata": {"namespace": sandbox.namespace.as_str()},
+fn made_name(sandbox: &Sandbox) -> String {
+    let room = name_room(&sandbox.namespace).saturating_sub(SUFFIX);
+    let base: String = sandbox.name.chars().take(room).collect();
+    let base = base.trim_end_matches(['.', '-']);
+    generate_name(&format!("{base}-"))
+}
+
+/// A SandboxSnapshot that is not there yet.
+fn would_be(sandbox: &Sandbox, name: &str) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/{V1BETA1}"),
+        "kind": SNAPSHOT_NAME,
+        "metadata": {"name": name, "namespace": sandbox.namespace.as_str()},
         "spec": {"sandboxName": sandbox.name.as_str()},
-    });
-    if let Some(name) = name {
-        object["metadata"]["annotations"]["sandbox.cocoonstack.io/snapshot-name"] = name.into();
-    }
-    if let Some(taken) = taken {
-        // The daemon's id, in the form that a name has.
-        object["metadata"]["name"] = id_name(&taken.id.as_str().into()).as_str().into();
-        object["metadata"]["creationTimestamp"] = taken
-            .created_at
-            .unwrap_or_else(UnixTime::now)
-            .to_string()
-            .into();
-        object["status"] = json!({
-            "id": taken.id,
-            "sandboxID": taken.claim,
-            "pool": taken.pool.to_string(),
-            "node": taken.node,
-            "createdAt": taken.created_at,
-        });
-    }
-    object
+    })
 }
