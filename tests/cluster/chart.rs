@@ -111,18 +111,36 @@ fn values_reach_the_flags_of_the_server() {
 }
 
 #[test]
-fn flags_of_the_manifest_are_those_of_the_server() {
-    let args = server_args(&objects(&manifests()));
+fn flags_of_the_manifests_are_those_of_the_binary() {
+    let objects = objects(&manifests());
+    let agent = key("DaemonSet", Some("sandbox-agents"), "sandbox-agent");
+    for args in [server_args(&objects), args_of(&objects[&agent])] {
+        // Help comes only if everything before it is understood.
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-apiserver"))
+            .args(args)
+            .arg("--help")
+            .output()
+            .unwrap();
 
-    // Help comes only if everything before it is understood.
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-apiserver"))
-        .args(args)
-        .arg("--help")
-        .output()
-        .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+    }
+}
 
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
+#[test]
+fn without_agents_the_server_is_told_of_none() {
+    let objects = objects_as_they_are(&helm_template(&["--set=agent.enabled=false"]));
+
+    assert!(
+        !objects
+            .keys()
+            .any(|(_, _, name)| name.starts_with("sandbox-agent"))
+    );
+    let args = server_args(&objects);
+    assert!(
+        !args.iter().any(|arg| arg.starts_with("--agent-token-file")),
+        "{args:?}"
+    );
 }
 
 #[test]
@@ -284,8 +302,12 @@ fn key(kind: &str, namespace: Option<&str>, name: &str) -> Key {
 
 /// The arguments that the Deployment starts the server with.
 fn server_args(objects: &BTreeMap<Key, Value>) -> Vec<String> {
-    let deployment = &objects[&key("Deployment", Some(NAMESPACE), "sandbox-apiserver")];
-    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    args_of(&objects[&key("Deployment", Some(NAMESPACE), "sandbox-apiserver")])
+}
+
+/// The arguments of the container that a workload runs.
+fn args_of(workload: &Value) -> Vec<String> {
+    let args = &workload["spec"]["template"]["spec"]["containers"][0]["args"];
     args.as_array()
         .into_iter()
         .flatten()

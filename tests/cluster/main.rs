@@ -26,6 +26,7 @@ mod managed;
 mod nodes;
 mod owed;
 mod pki;
+mod policy;
 mod process;
 mod rbac;
 mod restart;

@@ -5,6 +5,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* Labels of the objects of the node agent. */}}
+{{- define "sandbox-apiserver.agentLabels" -}}
+app.kubernetes.io/name: sandbox-agent
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
 {{/* What the Service and the Deployment select Pods by. It cannot change in an upgrade. */}}
 {{- define "sandbox-apiserver.selectorLabels" -}}
 app.kubernetes.io/name: sandbox-apiserver
