@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use dashmap::DashSet;
 use tokio::sync::oneshot;
 
 use super::{Error, Gateway, Result, claim::address, lease, lifecycle::conflict};
 use crate::{
-    api::{SandboxKey, Token},
+    api::{ClaimId, SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
     sandboxd::{ClaimReply, ForkRequest},
     store::Stored,
@@ -26,6 +27,32 @@ pub struct ForkOrder {
     pub ttl: Option<Duration>,
     /// What their names begin with; their ids follow.
     pub name_prefix: String,
+    /// Whether the prefix is of this fork alone, so that a repeated order is known by it.
+    pub once: bool,
+}
+
+/// What became of an order.
+#[derive(Debug)]
+pub enum Forked {
+    /// The children were made.
+    Now(Vec<ForkedSandbox>),
+    /// An order like this was carried out before: those of its children that are left.
+    Before(Vec<Arc<Stored<Sandbox>>>),
+}
+
+/// Forks that are made once and are under way: parent and prefix. Bounded by the number of requests in flight.
+pub(super) type ForksUnderWay = Arc<DashSet<(ClaimId, String)>>;
+
+/// A place among them, given back when dropped.
+struct UnderWay {
+    forks: ForksUnderWay,
+    key: (ClaimId, String),
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.forks.remove(&self.key);
+    }
 }
 
 /// A child.
@@ -38,11 +65,12 @@ pub struct ForkedSandbox {
 }
 
 impl Gateway {
-    /// Makes copies of a sandbox, all or none, and lists them. Children whose client has left are released.
+    /// Makes copies of a sandbox, all or none, and lists them. Children whose client has left are released. Of an order that is
+    /// carried out once, the children that are there are given again.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn fork(&self, order: ForkOrder) -> Result<Vec<ForkedSandbox>> {
+    pub async fn fork(&self, order: ForkOrder) -> Result<Forked> {
         let parent = &order.parent.value;
         match parent.phase {
             Phase::Running | Phase::Paused | Phase::Unknown => {}
@@ -57,11 +85,59 @@ impl Gateway {
         if parent.deleted_at.is_some() {
             return Err(conflict("the sandbox is being deleted"));
         }
+        let under_way = match order.once {
+            true => Some(self.begin_once(&order)?),
+            false => None,
+        };
+        if order.once {
+            let children = self.made_before(&order).await?;
+            if !children.is_empty() {
+                return Ok(Forked::Before(children));
+            }
+        }
         let (answer_tx, answer_rx) = oneshot::channel();
-        self.inner
-            .tasks
-            .spawn(self.clone().run_fork(order, answer_tx));
-        answer_rx.await.unwrap_or(Err(Error::Ending))
+        let run = self.clone().run_fork(order, answer_tx);
+        self.inner.tasks.spawn(async move {
+            run.await;
+            drop(under_way);
+        });
+        let children = answer_rx.await.unwrap_or(Err(Error::Ending));
+        children.map(Forked::Now)
+    }
+
+    /// Keeps out others with the same order.
+    fn begin_once(&self, order: &ForkOrder) -> Result<UnderWay> {
+        let key = (order.parent.value.claim.clone(), order.name_prefix.clone());
+        let forks = self.inner.forks.clone();
+        match forks.insert(key.clone()) {
+            true => Ok(UnderWay { forks, key }),
+            false => Err(conflict("a fork of this id is under way")),
+        }
+    }
+
+    /// The children that an earlier order with the same prefix left. The node is asked, since its answer may have been lost.
+    async fn made_before(&self, order: &ForkOrder) -> Result<Vec<Arc<Stored<Sandbox>>>> {
+        let parent = &order.parent.value;
+        let address = self.address_of(parent)?;
+        let rows = match self.daemon(&address).sandboxes().await {
+            Ok(rows) => rows,
+            Err(error) => return Err(self.refused(parent, &address, error).await),
+        };
+        let prefix = reference_prefix(order);
+        let children = rows
+            .iter()
+            .filter(|row| row.claim_ref.starts_with(&prefix))
+            .map(|row| {
+                let record = self.inner.fleet.by_claim(&parent.node, &row.id);
+                record.ok_or_else(|| {
+                    conflict("the copies of this id are on their node and not listed yet")
+                })
+            });
+        let children = children.collect::<Result<Vec<_>>>()?;
+        let is_left = |child: &Arc<Stored<Sandbox>>| child.value.deleted_at.is_none();
+        let mut children: Vec<_> = children.into_iter().filter(is_left).collect();
+        children.sort_by(|one, other| one.value.name.cmp(&other.value.name));
+        Ok(children)
     }
 
     async fn run_fork(
@@ -91,7 +167,7 @@ impl Gateway {
         let request = ForkRequest {
             count: order.count,
             ttl_seconds: lease::ttl_seconds(order.ttl),
-            claim_ref_prefix: format!("{}/{}", parent.namespace, order.name_prefix),
+            claim_ref_prefix: reference_prefix(order),
         };
         match self
             .inner
@@ -130,4 +206,9 @@ impl Gateway {
             token: child.token,
         }
     }
+}
+
+/// What the node writes down of each child, in front of its id.
+fn reference_prefix(order: &ForkOrder) -> String {
+    format!("{}/{}", order.parent.value.namespace, order.name_prefix)
 }

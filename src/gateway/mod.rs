@@ -29,7 +29,7 @@ mod snapshot;
 
 pub use claim::{ClaimOrder, ClaimedSandbox};
 pub use error::{Error, Result};
-pub use fork::{ForkOrder, ForkedSandbox};
+pub use fork::{ForkOrder, Forked, ForkedSandbox};
 pub use keep::Kept;
 pub use lifecycle::Progress;
 pub use metrics::GatewayMetrics;

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Error, GatewayMetrics, Result, joint::Joint, owed::Owed, renew::Renewals};
+use super::{
+    Error, GatewayMetrics, Result, fork::ForksUnderWay, joint::Joint, owed::Owed, renew::Renewals,
+};
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey},
     fleet::{Fleet, Now, Sandbox},
@@ -67,6 +69,7 @@ pub(super) struct Inner {
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) checkpoints: Joint<(ClaimId, Key), Arc<Stored<Snapshot>>>,
     pub(super) promotions: Joint<(ClaimId, String), PoolKey>,
+    pub(super) forks: ForksUnderWay,
     pub(super) owed: Owed,
     pub(super) renewals: Renewals,
     /// Claims whose outcome nodes may leave open for long.
@@ -105,6 +108,7 @@ impl Gateway {
             snapshots,
             checkpoints: Joint::default(),
             promotions: Joint::default(),
+            forks: ForksUnderWay::default(),
             owed: Owed::default(),
             renewals: Renewals::default(),
             lost_attempts: Semaphore::new(LOST_ATTEMPTS),

@@ -496,9 +496,16 @@ pub(crate) fn start_serve(
         "--tls-private-key-file=tls.key".to_owned(),
         "--node-address-cidrs=127.0.0.0/8".to_owned(),
         format!("--lease-namespace={}", options.lease_namespace),
-        "--shutdown-delay-seconds=1".to_owned(),
         format!("--kubeconfig={}", kubeconfig.display()),
     ];
+    let delay = "--shutdown-delay-seconds";
+    if !options
+        .serve_flags
+        .iter()
+        .any(|flag| flag.starts_with(delay))
+    {
+        flags.push(format!("{delay}=1"));
+    }
     if options.token {
         flags.push("--sandboxd-token-file=token".to_owned());
     }

@@ -42,6 +42,11 @@ impl Client {
         self.send("GET", path, &[], "").await
     }
 
+    /// The answer as it came, if the server gives one.
+    pub(super) async fn try_get(&self, path: &str) -> Option<Answer> {
+        self.caller.try_get(path).await
+    }
+
     /// Asks for a media type.
     pub(super) async fn get_as(&self, path: &str, accept: &str) -> Answer {
         self.send("GET", path, &[("accept", accept)], "").await

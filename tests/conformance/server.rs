@@ -33,9 +33,10 @@ pub(super) struct Running {
 }
 
 impl Server {
-    /// Starts `serve` with these flags beside the usual ones, and does not wait for it. Its Lease is in `namespace`.
+    /// Starts `serve` as `user` with these flags beside the usual ones, and does not wait for it. Its Lease is in `namespace`.
     pub(super) fn start(
         control_plane: &'static ControlPlane,
+        user: &str,
         namespace: &str,
         flags: &[&str],
     ) -> Self {
@@ -50,7 +51,7 @@ impl Server {
             ..StageOptions::default()
         };
         let port = free_port().unwrap();
-        let kubeconfig = control_plane.kubeconfig_as(ADMIN);
+        let kubeconfig = control_plane.kubeconfig_as(user);
         let process = stage::start_serve(&options, &kubeconfig, port, directory.path());
         Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),

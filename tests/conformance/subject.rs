@@ -207,8 +207,13 @@ impl Subject {
 
     /// A server of its own for what ends or changes one, not waited for.
     pub(super) fn server(&self, flags: &[&str]) -> Server {
+        self.server_as(ADMIN, flags)
+    }
+
+    /// As [`Self::server`], known to kube-apiserver as `user`, who may do nothing until it is granted.
+    pub(super) fn server_as(&self, user: &str, flags: &[&str]) -> Server {
         match self.side {
-            Side::Product(_) => Server::start(self.control_plane, &self.namespace, flags),
+            Side::Product(_) => Server::start(self.control_plane, user, &self.namespace, flags),
             Side::Stub(stub) => Server::stub(self.control_plane, stub),
             Side::CustomResource => panic!("a custom resource has no server of its own"),
         }

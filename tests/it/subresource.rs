@@ -352,3 +352,53 @@ async fn a_snapshot_of_another_name_is_another_snapshot() {
     let name = |snapshot: &Value| snapshot["metadata"]["name"].clone();
     assert_eq!((name(&one), name(&other)), (json!("s1"), json!("s2")));
 }
+
+#[tokio::test]
+async fn a_fork_of_an_id_is_made_once() {
+    let cluster = mk_cluster().await;
+    let fork = async || post(&cluster.client, "fork", r#"{"count":2,"id":"x"}"#).await;
+    delay(&cluster, "fork").await;
+    let (one, other) = futures::join!(fork(), fork());
+    let (made, refused) = match one.code() {
+        201 => (one, other),
+        _ => (other, one),
+    };
+    assert_eq!(made.code(), 201, "{}", made.text());
+    refused.refusal(409, "Conflict");
+    let mut names = made.names();
+    names.sort();
+    assert!(
+        names.iter().all(|name| name.starts_with("a-x-")),
+        "{names:?}"
+    );
+
+    let again = fork().await;
+    assert_eq!((again.code(), again.names()), (200, names.clone()));
+    assert!(made.text().contains("sandbox.cocoonstack.io/token"));
+    assert!(!again.text().contains("sandbox.cocoonstack.io/token"));
+    let other = post(&cluster.client, "fork", r#"{"id":"y"}"#).await;
+    assert_eq!(other.code(), 201, "{}", other.text());
+
+    for name in names {
+        cluster.client.delete(item(&name), Value::Null).await;
+    }
+    assert_eq!(fork().await.code(), 201, "nothing of it is left");
+}
+
+#[tokio::test]
+async fn a_fork_whose_answer_was_lost_is_found_by_its_id() {
+    let cluster = mk_cluster().await;
+    let fork = async || post(&cluster.client, "fork", r#"{"id":"x"}"#).await;
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/sandboxes/*/fork");
+    assert!(cluster.nodes.nodes()[0].inject(lost).await);
+    fork().await.refusal(500, "InternalError");
+    fork().await.refusal(409, "Conflict");
+    cluster.publish().await;
+    let mut found = fork().await;
+    while found.code() == 409 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        found = fork().await;
+    }
+    assert_eq!((found.code(), found.names().len()), (200, 1));
+    assert_eq!(cluster.nodes.nodes()[0].claimed(), 2);
+}

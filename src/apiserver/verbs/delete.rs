@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::request::VerbRequest;
+use super::{preconditions::Preconditions, request::VerbRequest};
 use crate::{
     apiserver::{
         Body, Definition, Deleted, Deletion, Dependents, NotUpdated, Resource, Status,
@@ -22,8 +22,7 @@ use crate::{
 /// What a deletion is asked to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeleteOptions {
-    uid: Option<String>,
-    resource_version: Option<String>,
+    pub(super) preconditions: Preconditions,
     pub(super) dry_run: bool,
     dependents: Dependents,
 }
@@ -55,7 +54,7 @@ pub(super) async fn delete<R: Resource>(
     let deleted = loop {
         let found = resource.store().get(&key.namespace, &key.name);
         let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
-        options.check(resource.as_ref(), &object)?;
+        options.preconditions.check(resource.as_ref(), &object)?;
         if options.dry_run {
             let success = success(resource.as_ref(), &object);
             return Ok(value_response(
@@ -116,10 +115,8 @@ impl DeleteOptions {
         let dry_run = dry_run(in_body.chain(request.query.all("dryRun")))
             .map_err(|message| invalid("dryRun", message))?;
         let policy = body.propagation_policy.unwrap_or_default();
-        let mut preconditions = body.preconditions.unwrap_or_default();
         Ok(Self {
-            uid: preconditions.remove("uid").flatten(),
-            resource_version: preconditions.remove("resourceVersion").flatten(),
+            preconditions: Preconditions::of(body.preconditions.unwrap_or_default()),
             dry_run,
             dependents: dependents(&policy, body.orphan_dependents)?,
         })
@@ -128,39 +125,7 @@ impl DeleteOptions {
     pub(super) fn deletion(&self) -> Deletion {
         Deletion {
             dependents: self.dependents,
-            exact: self.resource_version.is_some(),
-        }
-    }
-
-    /// Refuses an object that is not the one the client means.
-    ///
-    /// # Errors
-    /// 409 for another uid or another version.
-    pub(super) fn check<R: Resource>(
-        &self,
-        resource: &R,
-        object: &Stored<R::Object>,
-    ) -> Result<(), Status> {
-        let conflict = |field: &str, wanted: &str, found: String, why: &str| {
-            let reason = format!(
-                "the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). The object might have been {why}"
-            );
-            Err(Status::precondition_failed(
-                resource.definition(),
-                object.value.name(),
-                &reason,
-            ))
-        };
-        let uid = resource.uid(&object.value);
-        match (&self.uid, &self.resource_version) {
-            (Some(wanted), _) if *wanted != uid => {
-                conflict("UID", wanted, uid, "deleted and then recreated")
-            }
-            (_, Some(wanted)) if *wanted != object.version.to_string() => {
-                let found = object.version.to_string();
-                conflict("ResourceVersion", wanted, found, "modified")
-            }
-            _ => Ok(()),
+            exact: self.preconditions.resource_version.is_some(),
         }
     }
 }

@@ -105,7 +105,7 @@ async fn delete_one<R: Resource>(
     options: &DeleteOptions,
     object: Object<R>,
 ) -> Result<Option<Object<R>>, Status> {
-    if options.dry_run || options.check(resource, &object).is_err() {
+    if options.dry_run || options.preconditions.check(resource, &object).is_err() {
         return Ok(options.dry_run.then_some(object));
     }
     match resource

@@ -1,5 +1,6 @@
 //! What a verb does, a file each. Authentication, authorization and routing are done when one is called.
 
+mod action_owner;
 mod apply;
 mod create;
 mod delete;
@@ -10,6 +11,7 @@ mod get;
 mod list;
 mod owners;
 mod patch;
+mod preconditions;
 mod request;
 mod reserved;
 mod subresource;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{create::refuse, faults::judge, request::VerbRequest};
+use super::{
+    action_owner, create::refuse, faults::judge, preconditions::Preconditions, request::VerbRequest,
+};
 use crate::{
     apiserver::{
         Body, Call, Definition, Invoke, Invoked, Resource, Status, StatusCause,
@@ -36,24 +38,34 @@ pub(super) async fn invoke<R: Resource>(
     };
     let found = resource.store().get(&key.namespace, &key.name);
     let object = found.ok_or_else(|| Status::not_found(definition, &key.name))?;
+    preconditions(&body).check(resource.as_ref(), &object)?;
     if definition.subresources[subresource].creates {
         let admitted = request.namespaces.check(&key.namespace).await;
         admitted.map_err(|denied| refuse(definition, &key.name, denied))?;
     }
     let invoke = Invoke {
         subresource,
-        object,
+        object: object.clone(),
         options: body,
         dry_run,
         version: request.version,
     };
     match resource.invoke(&request.context, invoke).await? {
-        Invoked::Object(object) => {
-            let json = object_json(resource.as_ref(), &object, request.version);
+        Invoked::Object(changed) => {
+            let resource = resource.as_ref();
+            let changed = action_owner::note(resource, request, &object, changed).await?;
+            let json = object_json(resource, &changed, request.version);
             Ok(json_response(StatusCode::OK, negotiated.media_type, json))
         }
         Invoked::Json(code, value) => Ok(value_response(code, negotiated.media_type, &value)),
     }
+}
+
+/// Which object is meant, of options that are checked.
+fn preconditions(options: &Value) -> Preconditions {
+    let fields = options["preconditions"].as_object().into_iter().flatten();
+    let fields = fields.map(|(field, value)| (field.clone(), value.as_str().map(str::to_owned)));
+    Preconditions::of(fields.collect())
 }
 
 /// The options in the body, checked; an empty body means none.

@@ -1,6 +1,6 @@
 //! `fork`: running copies of a sandbox, on its node.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -9,9 +9,10 @@ use crate::{
     api::{SandboxForkOptions, labels},
     apiserver::{Context, Invoke, Invoked, Status, StatusCause},
     fleet::Sandbox,
-    gateway::ForkOrder,
+    gateway::{ForkOrder, Forked, ForkedSandbox},
     meta::is_dns1123_subdomain,
     resources::Sandboxes,
+    store::Stored,
 };
 
 /// Longest prefix: an id of a few dozen characters must fit behind it.
@@ -28,6 +29,10 @@ pub(in crate::resources) async fn fork(
     let prefix = options
         .name_prefix
         .unwrap_or_else(|| format!("{}-", parent.name));
+    let prefix = match &options.id {
+        Some(id) => format!("{prefix}{id}-"),
+        None => prefix,
+    };
     if prefix.len() > MAX_PREFIX || !is_dns1123_subdomain(&[&prefix, "x"].concat()) {
         return Err(invalid_prefix(sandboxes, parent, &prefix));
     }
@@ -42,12 +47,16 @@ pub(in crate::resources) async fn fork(
         count: options.count,
         ttl: options.ttl_seconds.map(Duration::from_secs),
         name_prefix: prefix,
+        once: options.id.is_some(),
     };
-    let children = sandboxes
-        .gateway
-        .fork(order)
-        .await
-        .map_err(|error| sandboxes.refused(parent, &error))?;
+    let forked = sandboxes.gateway.fork(order).await;
+    match forked.map_err(|error| sandboxes.refused(parent, &error))? {
+        Forked::Now(children) => Ok(made(sandboxes, context, &children)),
+        Forked::Before(children) => Ok(made_before(sandboxes, context, &children)),
+    }
+}
+
+fn made(sandboxes: &Sandboxes, context: &Context, children: &[ForkedSandbox]) -> Invoked<Sandbox> {
     if let Some(deadline) = children
         .iter()
         .filter_map(|child| child.record.value.deadline)
@@ -60,10 +69,22 @@ pub(in crate::resources) async fn fork(
         object["metadata"]["annotations"][labels::TOKEN] = child.token.expose().into();
         object
     });
-    Ok(Invoked::Json(
-        StatusCode::CREATED,
-        list(sandboxes, children.collect()),
-    ))
+    Invoked::Json(StatusCode::CREATED, list(sandboxes, children.collect()))
+}
+
+/// 200 and not 201: what is shown was there, and its credentials were shown to who made it.
+fn made_before(
+    sandboxes: &Sandboxes,
+    context: &Context,
+    children: &[Arc<Stored<Sandbox>>],
+) -> Invoked<Sandbox> {
+    context.warn(
+        "the copies of this id were made before: their credentials are at their subresource token",
+    );
+    let children = children
+        .iter()
+        .map(|child| sandboxes.json(&child.value, child.version));
+    Invoked::Json(StatusCode::OK, list(sandboxes, children.collect()))
 }
 
 fn list(sandboxes: &Sandboxes, items: Vec<Value>) -> Value {

@@ -1,3 +1,0 @@
-//! Limits, errors, and the life of the process.
-
-items! {}
