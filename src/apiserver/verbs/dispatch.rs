@@ -47,6 +47,12 @@ impl<R: Resource> Served<R> {
     async fn answer(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
         let missing = match self.0.completeness() {
             Completeness::Whole => return self.dispatch(request).await,
+            // What is never served is refused as such.
+            Completeness::NotYet(_)
+                if !self.0.definition().supports(request.target.verb.as_str()) =>
+            {
+                return self.dispatch(request).await;
+            }
             Completeness::NotYet(reason) => {
                 return Err(Status::unavailable(reason).retry_after(RETRY_SECONDS));
             }
