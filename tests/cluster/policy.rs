@@ -63,8 +63,8 @@ async fn an_agent_writes_the_inventory_of_its_own_node_alone() {
     let (own, other) = ("policy-own", "policy-other");
     for node in [own, other] {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
-        let created = kubectl.stdout_with_input(&["apply", "--filename=-"], &node.to_string());
-        created.await;
+        let node = node.to_string();
+        kubectl.stdout_with_input(&["apply", "--filename=-"], &node).await;
     }
     let token = [
         "create",
