@@ -28,6 +28,7 @@ mod route;
 mod server;
 mod transform;
 mod verbs;
+mod websocket;
 
 pub use body::{Body, Interrupted};
 pub use context::Context;

@@ -182,6 +182,10 @@ impl ApiServer {
     {
         let (mut head, body) = request.into_parts();
         let version = head.version;
+        if version != Version::HTTP_11 || head.method != Method::GET {
+            // Means nothing there. Behind this point it is the wish to go on in another protocol.
+            head.headers.remove(header::UPGRADE);
+        }
         let query_text = head.uri.query().unwrap_or_default();
         let query = Query::parse(query_text)?;
         match route(&head.method, head.uri.path(), &query)? {
