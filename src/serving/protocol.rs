@@ -131,7 +131,7 @@ impl Protocol {
                 tokio::select! {
                     ended = served => ended,
                     // Dropped with what its client does not take.
-                    () = idle(&connection, self.closing_timeout) => Ok(()),
+                    () = idle(&connection, self.closing_timeout) => return,
                 }
             }
         };

@@ -57,23 +57,28 @@ impl Upgrade {
 }
 
 impl Promised {
-    /// The upgrade that an answer speaks of. `mk_request` counts it as in flight.
+    /// The upgrade that an answer speaks of. `begin` counts it as in flight.
     pub(super) fn with<B>(
         response: &mut Response<B>,
         on_upgrade: OnUpgrade,
-        mk_request: impl FnOnce() -> Request,
+        begin: impl FnOnce() -> Request,
     ) -> Option<Self> {
+        let speak = Upgrade::of(response)?;
+        let mut request = begin();
+        // The client has to take the answer first. One that does not is idle.
+        request.works(false);
         Some(Self {
             on_upgrade,
-            speak: Upgrade::of(response)?,
-            request: mk_request(),
+            speak,
+            request,
         })
     }
 
     /// Speaks until there is nothing more to say.
-    pub(super) async fn speak(self) {
+    pub(super) async fn speak(mut self) {
         // Without it the client left before it had the answer.
         if let Ok(upgraded) = self.on_upgrade.await {
+            self.request.works(true);
             let stream = UpgradedStream {
                 io: TokioIo::new(upgraded),
                 request: self.request,
@@ -135,5 +140,35 @@ impl fmt::Debug for UpgradedStream {
         f.debug_struct("UpgradedStream")
             .field("request", &self.request)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+    use crate::serving::Connection;
+
+    #[test]
+    fn an_upgrade_is_idle_until_its_answer_is_taken() {
+        let connection = Connection::new(([127, 0, 0, 1], 1).into(), Vec::new());
+        let in_flight = Gauge::default();
+        let begin = || Request::new(connection.request_starts(), in_flight.clone());
+        let promise = |code: StatusCode| {
+            let mut response = Response::new(());
+            *response.status_mut() = code;
+            let upgrade = Upgrade::new(async |_| {});
+            response.extensions_mut().insert(upgrade);
+            let on_upgrade = hyper::upgrade::on(http::Request::new(()));
+            Promised::with(&mut response, on_upgrade, begin)
+        };
+        assert!(promise(StatusCode::OK).is_none(), "HTTP goes on");
+        let promised = promise(StatusCode::SWITCHING_PROTOCOLS);
+        assert!(promised.is_some());
+        assert_eq!(in_flight.get(), 1);
+        assert!(connection.steps_if_idle().is_some());
+        drop(promised);
+        assert_eq!(in_flight.get(), 0);
     }
 }
