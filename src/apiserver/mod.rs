@@ -15,6 +15,7 @@ mod discovery;
 mod entrance;
 mod error;
 mod form;
+mod goaway;
 mod limits;
 mod metrics;
 mod negotiate;
@@ -28,11 +29,13 @@ mod route;
 mod server;
 mod transform;
 mod verbs;
+mod websocket;
 
 pub use body::{Body, Interrupted};
 pub use context::Context;
 pub use entrance::Entrance;
 pub use error::{Status, StatusCause};
+pub use goaway::{GoawayChance, NoChance};
 pub use metrics::ApiMetrics;
 pub use resource::{
     Call, Column, Completeness, Create, Created, Definition, Deleted, Deletion, Dependents, Invoke,

@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ApiMetrics, Body, Context, Definition, Resource, Status,
+    ApiMetrics, Body, Context, Definition, GoawayChance, Resource, Status,
     access::{Access, attributes, impersonation_refused},
     audit::{Progress, finish},
     body::status_response,
@@ -75,6 +75,8 @@ pub struct Builder {
     pub readiness: Readiness,
     /// Cancelled when new requests are to be refused and streams to end.
     pub shutdown: CancellationToken,
+    /// How likely an answer is to end its HTTP/2 connection.
+    pub goaway_chance: GoawayChance,
     /// Answers for core discovery paths (`/api`, …), for a server that stands alone.
     pub fixed: HashMap<String, serde_json::Value>,
 }
@@ -158,11 +160,16 @@ impl ApiServer {
         let mut progress = Progress::of(&request);
         let media_type = error_media_type(request.headers());
         let delivery = Delivery::of(&request);
+        let version = request.version();
         let answer = match self.answer(&connection, request, &mut progress).await {
             Ok(answer) => answer,
             Err(status) => self.refused(&connection, &status, media_type),
         };
-        let mut answer = delivery.apply(answer, progress.subject.verb == Verb::Watch.as_str());
+        let is_watch = progress.subject.verb == Verb::Watch.as_str();
+        if !is_watch && version == Version::HTTP_2 && self.parts.goaway_chance.strikes() {
+            connection.close();
+        }
+        let mut answer = delivery.apply(answer, is_watch);
         finish(&mut answer, &progress.audit_id);
         self.counters
             .answered(&progress.subject, answer.status(), progress.took());
@@ -182,6 +189,10 @@ impl ApiServer {
     {
         let (mut head, body) = request.into_parts();
         let version = head.version;
+        if version != Version::HTTP_11 || head.method != Method::GET {
+            // Means nothing there. Behind this point it is the wish to go on in another protocol.
+            head.headers.remove(header::UPGRADE);
+        }
         let query_text = head.uri.query().unwrap_or_default();
         let query = Query::parse(query_text)?;
         match route(&head.method, head.uri.path(), &query)? {

@@ -21,27 +21,36 @@ pub(super) struct Delivery {
     head_only: bool,
     gzip: bool,
     pretty: bool,
+    /// The watch, if it is one, begins with a list.
+    streams_list: bool,
 }
 
 impl Delivery {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let query = request.uri().query().unwrap_or_default();
+        let query = Query::parse(query).unwrap_or_default();
         Self {
             head_only: request.method() == Method::HEAD,
             gzip: accepts_gzip(request.headers()),
-            pretty: is_for_people(request.uri().query().unwrap_or_default(), request.headers()),
+            pretty: is_for_people(&query, request.headers()),
+            streams_list: query.flag("sendInitialEvents") && query.flag("allowWatchBookmarks"),
         }
     }
 
     /// The answer as it is sent.
     ///
-    /// Documents under an entity tag are sent as they are written, so that a tag has one text. Watches are left alone: what a
-    /// compressor holds back would come late.
+    /// Documents under an entity tag are sent as they are written, so that a tag has one text. Watches are never indented, and
+    /// compressed only when they begin with a list, as of kube-apiserver: others are few bytes at a time.
     pub(super) fn apply(self, answer: Response<Body>, is_watch: bool) -> Response<Body> {
         if self.head_only {
             return without_body(answer);
         }
         if is_watch {
-            return answer;
+            let compresses = self.gzip && self.streams_list && answer.body().length().is_none();
+            return match compresses {
+                true => compressed(answer, GzipEach),
+                false => answer,
+            };
         }
         let answer = match self.pretty && is_plain_json(answer.headers()) {
             true => answer.map(|body| body.transformed(Pretty::default())),
@@ -49,19 +58,26 @@ impl Delivery {
         };
         match answer.body().length() {
             Some(length) if length <= STREAMED_FROM => answer,
-            _ => self.compressed(answer),
+            _ if self.gzip => compressed(answer, Gzip::new()),
+            _ => varied(answer),
         }
     }
+}
 
-    fn compressed(self, mut answer: Response<Body>) -> Response<Body> {
-        let headers = answer.headers_mut();
-        headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-        if !self.gzip {
-            return answer;
-        }
-        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        answer.map(|body| body.transformed(Gzip::new()))
-    }
+fn compressed(answer: Response<Body>, transform: impl Transform) -> Response<Body> {
+    let mut answer = varied(answer);
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    answer.map(|body| body.transformed(transform))
+}
+
+/// An answer that may be compressed, for caches.
+fn varied(mut answer: Response<Body>) -> Response<Body> {
+    answer
+        .headers_mut()
+        .append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    answer
 }
 
 fn without_body(mut answer: Response<Body>) -> Response<Body> {
@@ -92,8 +108,7 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// Whether `pretty` asks for it, else whether the client is a tool of people.
-fn is_for_people(query: &str, headers: &HeaderMap) -> bool {
-    let query = Query::parse(query).unwrap_or_default();
+fn is_for_people(query: &Query, headers: &HeaderMap) -> bool {
     if let Some(pretty) = query.get("pretty").filter(|pretty| !pretty.is_empty()) {
         return matches!(pretty, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
@@ -128,6 +143,27 @@ impl Transform for Gzip {
     fn finish(&mut self) -> Vec<u8> {
         self.0.try_finish().expect("a vector takes any bytes");
         self.take()
+    }
+}
+
+/// Each chunk compressed by itself, so that none waits for the next and a watch on which nothing happens holds no state.
+///
+/// The data are flushed before their member ends: Go's reader gives what stands before a flush at once, and what stands at the
+/// end of a member with the header of the next.
+struct GzipEach;
+
+impl Transform for GzipEach {
+    fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut member = GzEncoder::new(Vec::new(), Compression::fast());
+        member
+            .write_all(bytes)
+            .and_then(|()| member.flush())
+            .and_then(|()| member.finish())
+            .expect("a vector takes any bytes")
+    }
+
+    fn finish(&mut self) -> Vec<u8> {
+        Vec::new()
     }
 }
 
@@ -245,7 +281,8 @@ mod tests {
         let check = |query: &str, agent: &str, expected: bool| {
             let mut headers = HeaderMap::new();
             headers.insert(header::USER_AGENT, agent.parse().unwrap());
-            assert_eq!(is_for_people(query, &headers), expected, "{query} {agent}");
+            let for_people = is_for_people(&Query::parse(query).unwrap(), &headers);
+            assert_eq!(for_people, expected, "{query} {agent}");
         };
         check("", "curl/8.0", true);
         check("", "Mozilla/5.0 (X11)", true);

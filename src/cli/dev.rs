@@ -20,6 +20,7 @@ use super::server::{Access, Process};
 use crate::{
     admission::Namespaces,
     api::{NodeInventory, PoolKey, Token},
+    apiserver::GoawayChance,
     auth::{Authenticator, Authorizer, UserInfo},
     feed::Credential,
     fleet::{Fleet, HealthLimits},
@@ -127,7 +128,12 @@ pub(super) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         daemons.clone(),
         &mut tasks,
     );
-    process.open(access(&token), fleet, gateway.clone())?;
+    process.open(
+        access(&token),
+        fleet,
+        gateway.clone(),
+        GoawayChance::default(),
+    )?;
     let (updates_tx, inventories) = mpsc::channel(CHANNEL);
     let (_, no_nodes) = mpsc::channel(1);
     process.follow(

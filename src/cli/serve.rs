@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     admission::Namespaces,
+    apiserver::GoawayChance,
     auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable},
     claims,
     feed::Credential,
@@ -84,6 +85,10 @@ pub(super) struct ServeArgs {
     /// Ask for every name of a direct request, for clusters where an authorizer before RBAC denies single names.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     authorization_ask_every_name: bool,
+    /// Likelihood that an answer ends its HTTP/2 connection, so that clients behind a load balancer spread over replicas: 0 to 0.02.
+    /// Watches go on.
+    #[arg(long, default_value = "0")]
+    goaway_chance: GoawayChance,
     /// Seconds between the end of readiness and the refusal of requests, for load balancers to notice.
     #[arg(long, default_value_t = SHUTDOWN_DELAY_SECONDS)]
     shutdown_delay_seconds: u64,
@@ -160,7 +165,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         daemons.clone(),
         &mut tasks,
     );
-    process.open(access, fleet.clone(), gateway.clone())?;
+    process.open(access, fleet.clone(), gateway.clone(), args.goaway_chance)?;
     let ledger = Ledger::new(reader.clone(), writer.clone(), tenure.clone());
     let recorded = ledger.recorded(&asked).await;
     let keeping = ledger.keep(gateway.clone(), recorded, &mut tasks);

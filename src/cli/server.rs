@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admission::Namespaces,
-    apiserver::{Builder, Entrance, ProductInfo},
+    apiserver::{Builder, Entrance, GoawayChance, ProductInfo},
     auth::{Authenticator, Authorizer},
     feed::Credential,
     fleet::Fleet,
@@ -113,6 +113,7 @@ impl Process {
         access: Access,
         fleet: Arc<Fleet>,
         gateway: Gateway,
+        goaway_chance: GoawayChance,
     ) -> anyhow::Result<()> {
         let definition = sandbox_definition().context("describing the resources")?;
         let builder = Builder {
@@ -123,6 +124,7 @@ impl Process {
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),
             shutdown: self.closing.clone(),
+            goaway_chance,
             fixed: access.fixed,
         };
         let snapshots = snapshot_definition().context("describing the resources")?;

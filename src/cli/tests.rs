@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     api::{NodeName, Token, UserPart},
+    apiserver::GoawayChance,
     feed::Credential,
     fleet::{Fleet, HealthLimits},
     gateway::Gateway,
@@ -80,7 +81,12 @@ impl Bench {
             daemons.clone(),
             &mut tasks,
         );
-        let server = process.open(access("admin"), fleet, gateway.clone());
+        let server = process.open(
+            access("admin"),
+            fleet,
+            gateway.clone(),
+            GoawayChance::default(),
+        );
         server.unwrap();
         let (updates_tx, inventories) = mpsc::channel(16);
         let (_, no_nodes) = mpsc::channel(1);

@@ -36,6 +36,16 @@ impl Request {
             in_flight,
         }
     }
+
+    /// Something has begun, or the client has taken something.
+    pub(super) fn steps(&self) {
+        self.connection.steps();
+    }
+
+    /// Whether it is our turn, and not the client's.
+    pub(super) fn works(&mut self, works: bool) {
+        self.connection.works(works);
+    }
 }
 
 impl Drop for Request {
@@ -47,7 +57,7 @@ impl Drop for Request {
 impl<B> Tracked<B> {
     /// The body of an answer whose head is there.
     pub(super) fn new(body: B, mut request: Request) -> Self {
-        request.connection.works(false);
+        request.works(false);
         Self { body, request }
     }
 }
@@ -61,9 +71,9 @@ impl<B: Body> Body for Tracked<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.project();
-        this.request.connection.steps();
+        this.request.steps();
         let polled = this.body.poll_frame(context);
-        this.request.connection.works(polled.is_pending());
+        this.request.works(polled.is_pending());
         polled
     }
 

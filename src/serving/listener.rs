@@ -21,12 +21,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `app` on `listener` until `shutdown` is cancelled and the requests in flight are answered.
 ///
-/// The handler gets the connection and the request as it came; upgrades work through `hyper::upgrade::on`. It may panic: that
-/// request is answered 500 and the others go on. An answer with `Connection: close` ends its connection in both versions of
-/// HTTP.
+/// The handler gets the connection and the request as it came. It may panic: that request is answered 500 and the others go
+/// on. An answer with `Connection: close` ends its connection in both versions of HTTP. One with 101 and an
+/// [`Upgrade`](super::Upgrade) in its extensions ends HTTP on it, and the upgrade is spoken from then on.
 ///
 /// On shutdown no connection is accepted any more, open ones get GOAWAY or `Connection: close`, and after
-/// [`ServeOptions::drain_timeout`] what is left is cut. Connections that were upgraded are their handler's and not waited for.
+/// [`ServeOptions::drain_timeout`] what is left is cut. What is spoken on upgraded ones has to end by itself until then.
 pub async fn run<A, F, B>(
     listener: TcpListener,
     transport: Transport,

@@ -24,6 +24,7 @@ mod peers;
 mod private_file;
 mod protocol;
 mod tls;
+mod upgrade;
 
 pub use certificate_authority::{CertificateAuthority, PemPair};
 pub use connection::Connection;
@@ -33,3 +34,4 @@ pub use metrics::ServingMetrics;
 pub use options::ServeOptions;
 pub use private_file::write_private;
 pub use tls::{CertificateFiles, TlsMaterial, Transport};
+pub use upgrade::{Upgrade, UpgradedStream};

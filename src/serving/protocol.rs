@@ -12,12 +12,14 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Connection, ServeOptions,
     body::{self, Tracked},
     lingering::Lingering,
+    upgrade::Promised,
 };
 
 /// Bytes of a request body that one stream may have under way. Bodies are small and the network is near.
@@ -99,9 +101,17 @@ impl Protocol {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let of_request = connection.clone();
+        let (promised_tx, mut promised_rx) = mpsc::channel(1);
         let service = service_fn(move |request| {
             let (app, connection) = (app.clone(), of_request.clone());
-            answer(app, connection, request, options.clone()).map(Ok::<_, std::convert::Infallible>)
+            answer(
+                app,
+                connection,
+                request,
+                options.clone(),
+                promised_tx.clone(),
+            )
+            .map(Ok::<_, std::convert::Infallible>)
         });
         let mut served = pin!(
             self.builder
@@ -121,13 +131,30 @@ impl Protocol {
                 tokio::select! {
                     ended = served => ended,
                     // Dropped with what its client does not take.
-                    () = idle(&connection, self.closing_timeout) => Ok(()),
+                    () = idle(&connection, self.closing_timeout) => return,
                 }
             }
         };
         if let Err(error) = ended {
             tracing::debug!(peer = %connection.peer_address, error, "connection ended early");
         }
+        if let Ok(promised) = promised_rx.try_recv() {
+            self.speak(promised, &connection, &drain).await;
+        }
+    }
+
+    /// Speaks what was promised, as long as its client takes it.
+    async fn speak(&self, promised: Promised, connection: &Connection, drain: &CancellationToken) {
+        let draining = async {
+            drain.cancelled().await;
+            idle(connection, self.closing_timeout).await;
+        };
+        tokio::select! {
+            () = promised.speak() => return,
+            () = idle(connection, self.idle_timeout) => {}
+            () = draining => {}
+        }
+        tracing::debug!(peer = %connection.peer_address, "upgraded connection cut: its client takes nothing");
     }
 }
 
@@ -148,22 +175,27 @@ async fn idle(connection: &Connection, period: Duration) {
 async fn answer<A, F, B>(
     app: A,
     connection: Arc<Connection>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     options: ServeOptions,
+    promised_tx: mpsc::Sender<Promised>,
 ) -> Response<AnyBody<B>>
 where
     A: Fn(Arc<Connection>, Request<Incoming>) -> F,
     F: Future<Output = Response<B>>,
 {
     let metrics = &options.metrics;
-    let in_flight = body::Request::new(
-        connection.request_starts(),
-        metrics.requests_in_flight.clone(),
-    );
+    let begin = || {
+        body::Request::new(
+            connection.request_starts(),
+            metrics.requests_in_flight.clone(),
+        )
+    };
+    let in_flight = begin();
+    let on_upgrade = hyper::upgrade::on(&mut request);
     // The handler runs inside the future, so that a panic before its first await is caught too. What it shares with other
     // requests is behind locks that do not poison and atomics: there is no half-written state to fear.
     let answer = async { app(connection.clone(), request).await };
-    let response = match AssertUnwindSafe(answer).catch_unwind().await {
+    let mut response = match AssertUnwindSafe(answer).catch_unwind().await {
         Ok(response) => response.map(Either::Left),
         Err(_) => {
             metrics.panics.inc();
@@ -173,6 +205,10 @@ where
     };
     if asks_to_close(&response) {
         connection.close();
+    }
+    if let Some(promised) = Promised::with(&mut response, on_upgrade, begin) {
+        // Taken up when this answer, the last one in HTTP, is out. An HTTP/1.1 connection is asked one thing at a time.
+        let _ = promised_tx.try_send(promised);
     }
     response.map(|body| Tracked::new(body, in_flight))
 }

@@ -161,6 +161,11 @@ impl ControlPlane {
             .expect("a certificate can be issued for the user")
     }
 
+    /// The CA of kube-apiserver's certificate, PEM.
+    pub(crate) fn ca(&self) -> String {
+        self.users.ca()
+    }
+
     /// A kubeconfig of `user`, as for [`Self::client_as`].
     pub(crate) fn kubeconfig_as(&self, user: &str) -> PathBuf {
         self.users

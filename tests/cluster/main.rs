@@ -35,6 +35,8 @@ mod scale;
 mod secrets;
 mod sequencer;
 mod snapshots;
+#[path = "../it/socket_client.rs"]
+mod socket_client;
 mod stage;
 #[path = "../it/tls_client.rs"]
 mod tls_client;
@@ -42,3 +44,4 @@ mod twin;
 mod users;
 mod warm_pools;
 mod watches;
+mod websocket;

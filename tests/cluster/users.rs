@@ -63,6 +63,11 @@ impl Users {
         Ok(kubeconfig)
     }
 
+    /// The CA of kube-apiserver's own certificate and of the users', PEM.
+    pub(crate) fn ca(&self) -> String {
+        self.authority.pem()
+    }
+
     /// A client of `user`. Its connections belong to the runtime it is made in.
     pub(crate) fn client(&self, user: &str) -> Result<kube::Client> {
         kube::Client::try_from(self.config(user)?).with_context(|| format!("no client for {user}"))

@@ -182,3 +182,28 @@ async fn what_leaves_a_selection_is_deleted_for_its_watcher() {
             .expect(400, "BadRequest");
     }
 }
+
+#[tokio::test]
+async fn a_streamed_list_is_compressed_through_kube_apiserver() {
+    let stage = stage::shared().await;
+    let namespace = stage.namespace("gzip").await;
+    stage.create(&namespace, "packed").await;
+    let streamed = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let path = format!(
+        "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds=1",
+        collection(&namespace)
+    );
+    for caller in [stage.admin(), stage.direct()] {
+        for (query, encoding) in [
+            (format!("{path}&{streamed}"), Some("gzip")),
+            (path.clone(), None),
+        ] {
+            let request = http::Request::get(&query).header("accept-encoding", "gzip");
+            let body = kube::client::Body::empty();
+            let answer = caller.send(request.body(body).unwrap()).await;
+            let found = answer.headers.get("content-encoding");
+            let found = found.map(|value| value.to_str().unwrap());
+            assert_eq!(found, encoding, "{query}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ use hyper::{body::Incoming, client::conn::http2::SendRequest};
 use sandbox_apiserver::{
     admission::Namespaces,
     api::Token,
-    apiserver::{ApiServer, Builder, Entrance, ProductInfo},
+    apiserver::{ApiServer, Builder, Entrance, GoawayChance, ProductInfo},
     auth::{Authenticator, Authorizer, UserInfo},
     fleet::{Fleet, HealthLimits},
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
@@ -111,6 +111,7 @@ impl Door {
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),
             shutdown: self.closing.clone(),
+            goaway_chance: GoawayChance::default(),
             fixed: std::collections::HashMap::new(),
         }
     }
@@ -294,6 +295,11 @@ impl Client {
         let body = Full::new(body.into()).boxed();
         self.send(mk_request(&self.token, method, path, headers, body))
             .await
+    }
+
+    /// The connection, for requests that may find it ended.
+    pub(crate) fn sender(&self) -> SendRequest<Body> {
+        self.sender.clone()
     }
 
     /// The answer's head to a request that may have any body.

@@ -2,10 +2,13 @@
 
 use std::io::Read;
 
+use flate2::read::MultiGzDecoder;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
-    harness::{Answer, Cluster, METADATA, METADATA_LIST, SANDBOXES, TABLE, item, mk_sandbox},
+    harness::{Answer, Cluster, METADATA, METADATA_LIST, SANDBOXES, SOON, TABLE, item, mk_sandbox},
     widgets::{WIDGETS, Workshop},
 };
 
@@ -164,12 +167,6 @@ async fn long_answers_are_compressed_for_those_who_ask() {
     let short = format!("{WIDGETS}?limit=10");
     let short = workshop.client.request("GET", &short, &headers, "").await;
     assert!(short.headers.get("content-encoding").is_none());
-    let path = format!("{WIDGETS}?watch=true");
-    let watch = workshop.client.open("GET", &path, &headers, "").await;
-    assert!(
-        watch.headers().get("content-encoding").is_none(),
-        "a watch never is"
-    );
     let document = workshop
         .client
         .request("GET", "/openapi/v2", &headers, "")
@@ -178,6 +175,85 @@ async fn long_answers_are_compressed_for_those_who_ask() {
         assert_eq!(encoding, "gzip");
         assert!(document.header("etag").starts_with('"'));
     }
+}
+
+/// The text of members of gzip that have all come, and whether each can be read without its end.
+fn unpacked(members: &[u8]) -> String {
+    let mut text = String::new();
+    let mut rest = members;
+    while !rest.is_empty() {
+        let begin = rest;
+        let mut member = String::new();
+        flate2::bufread::GzDecoder::new(&mut rest)
+            .read_to_string(&mut member)
+            .unwrap();
+        // The last block, the checksum and the length; what is left ends with a flush.
+        let flushed = &begin[..begin.len() - rest.len() - 10];
+        let mut early = Vec::new();
+        let cut = flate2::bufread::GzDecoder::new(flushed).read_to_end(&mut early);
+        assert!(cut.is_err(), "it has no end");
+        assert_eq!(String::from_utf8(early).unwrap(), member);
+        text += &member;
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_watch_that_begins_with_a_list_is_compressed_and_nothing_held_back() {
+    let workshop = Workshop::open().await;
+    workshop.put_many(2_000);
+    let query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let path = format!("{WIDGETS}?{query}");
+    let mut plain = workshop.client.watch(&path).await;
+    let headers = [("accept-encoding", "gzip")];
+    let packed = workshop.client.open("GET", &path, &headers, "").await;
+    assert_eq!(packed.headers()["content-encoding"], "gzip");
+    assert_eq!(packed.headers()["vary"], "Accept-Encoding");
+    assert_eq!(packed.headers()["content-type"], "application/json");
+    let mut packed = packed.into_body();
+    let mut next = async |expected: &str| {
+        let mut members = Vec::new();
+        loop {
+            let frame = timeout(SOON, packed.frame()).await.expect("more");
+            members.extend(frame.unwrap().unwrap().into_data().unwrap());
+            let whole = MultiGzDecoder::new(&*members).read_to_end(&mut Vec::new());
+            // Chunks are whole members, frames may be less.
+            if whole.is_ok() && unpacked(&members).len() >= expected.len() {
+                break;
+            }
+        }
+        assert_eq!(unpacked(&members), expected);
+        members.len()
+    };
+    let mut initial = String::new();
+    while !initial.contains("initial-events-end") {
+        initial += std::str::from_utf8(&plain.line().await.unwrap()).unwrap();
+    }
+    assert!(next(&initial).await * 4 < initial.len());
+    for color in ["blue", "green"] {
+        workshop.put("later", color);
+        let line = plain.line().await.unwrap();
+        next(std::str::from_utf8(&line).unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn other_watches_are_never_compressed() {
+    let workshop = Workshop::open().await;
+    workshop.put_many(2_000);
+    let headers = [("accept-encoding", "gzip")];
+    let initial = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    for query in ["", "&allowWatchBookmarks=true", initial] {
+        let path = format!("{WIDGETS}?watch=true{query}");
+        let watch = workshop.client.open("GET", &path, &headers, "").await;
+        assert_eq!(watch.status(), 200);
+        assert!(!watch.headers().contains_key("content-encoding"), "{query}");
+    }
+    let path = format!("{WIDGETS}?watch=true{initial}&allowWatchBookmarks=true");
+    let path = path.replace("NotOlderThan", "Exact");
+    let refused = workshop.client.request("GET", &path, &headers, "").await;
+    assert!(!refused.headers.contains_key("content-encoding"));
+    refused.refusal(422, "Invalid");
 }
 
 #[tokio::test]

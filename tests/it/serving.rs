@@ -17,7 +17,7 @@ use rustls::{ClientConfig, client::ResolvesClientCert, crypto::ring, sign::Certi
 use sandbox_apiserver::{
     serving::{
         CertificateAuthority, CertificateFiles, Connection, PemPair, ServeOptions, ServingMetrics,
-        TlsMaterial, Transport, run,
+        TlsMaterial, Transport, Upgrade, UpgradedStream, run,
     },
     telemetry::Metrics,
 };
@@ -114,7 +114,7 @@ impl Server {
 /// What the listener serves here: a path, a behaviour.
 async fn handle(
     connection: Arc<Connection>,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> Response<UnsyncBoxBody<Bytes, std::io::Error>> {
     let say = |text: String| {
         Response::new(
@@ -163,28 +163,34 @@ async fn handle(
                 futures::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![0; 64 << 10]))));
             Response::new(StreamBody::new(chunks).boxed_unsync())
         }
-        "/upgrade" => {
-            let upgrade = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
-                let mut io = TokioIo::new(upgrade.await.unwrap());
-                let mut word = [0; 4];
-                io.read_exact(&mut word).await.unwrap();
-                word.reverse();
-                io.write_all(&word).await.unwrap();
-                io.shutdown().await.unwrap();
-            });
-            let mut response = say(String::new());
-            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            response
-                .headers_mut()
-                .insert(header::UPGRADE, HeaderValue::from_static("reverse"));
-            response
-                .headers_mut()
-                .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-            response
-        }
+        "/reverse" => upgraded(async |mut io| {
+            let mut word = [0; 4];
+            io.read_exact(&mut word).await.unwrap();
+            word.reverse();
+            io.write_all(&word).await.unwrap();
+            io.shutdown().await.unwrap();
+        }),
+        "/flood" => upgraded(async |mut io| while io.write_all(&[0; 64 << 10]).await.is_ok() {}),
+        "/silence" => upgraded(async |mut io| drop(io.read_u8().await)),
         _ => say(format!("{:?}", request.version())),
     }
+}
+
+/// 101, and what is spoken then.
+fn upgraded<F>(
+    speak: impl FnOnce(UpgradedStream) -> F + Send + 'static,
+) -> Response<UnsyncBoxBody<Bytes, std::io::Error>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let nothing = http_body_util::Empty::new();
+    let mut response = Response::new(nothing.map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::UPGRADE, HeaderValue::from_static("words"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response.extensions_mut().insert(Upgrade::new(speak));
+    response
 }
 
 #[tokio::test]
@@ -322,23 +328,87 @@ async fn connection_close_ends_an_http2_connection_but_not_its_streams() {
     refused.await.expect("the connection ends");
 }
 
+/// A connection on which HTTP is over.
+async fn upgrade(server: &Server, path: &str) -> TokioIo<hyper::upgrade::Upgraded> {
+    let mut request = get(path);
+    let headers = request.headers_mut();
+    headers.insert(header::UPGRADE, HeaderValue::from_static("words"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    let response = server.http1().await.send_request(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    TokioIo::new(hyper::upgrade::on(response).await.unwrap())
+}
+
 #[tokio::test]
 async fn upgrades_become_raw_streams() {
     let server = Server::start(ServeOptions::default()).await;
-    let mut request = get("/upgrade");
-    request
-        .headers_mut()
-        .insert(header::UPGRADE, HeaderValue::from_static("reverse"));
-    request
-        .headers_mut()
-        .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    let response = server.http1().await.send_request(request).await.unwrap();
-    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-    let mut io = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    let mut io = upgrade(&server, "/reverse").await;
     io.write_all(b"abcd").await.unwrap();
     let mut answer = String::new();
     io.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer, "dcba");
+    drop(io);
+    until_connections(&server, 0, "it is over").await;
+    assert_eq!(server.counted("requests_in_flight"), 0);
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_keeps_its_place_and_is_cut_when_nothing_of_it_is_taken() {
+    let server = Server::start(hasty()).await;
+    let silence = upgrade(&server, "/silence").await;
+    let flood = upgrade(&server, "/flood").await;
+    assert_eq!(
+        (
+            server.counted("connections"),
+            server.counted("requests_in_flight")
+        ),
+        (2, 2)
+    );
+    until_connections(&server, 1, "the flood that nobody reads is cut").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(
+        server.counted("connections"),
+        1,
+        "silence is what was asked for"
+    );
+    drop((silence, flood));
+    until_connections(&server, 0, "nobody is left").await;
+    assert_eq!(server.counted("requests_in_flight"), 0);
+}
+
+#[tokio::test]
+async fn the_listener_waits_for_what_is_spoken_on_upgraded_connections() {
+    let options = ServeOptions {
+        drain_timeout: SOON,
+        ..ServeOptions::default()
+    };
+    let mut server = Server::start(options).await;
+    let mut io = upgrade(&server, "/reverse").await;
+    server.shutdown.cancel();
+    let early = timeout(Duration::from_millis(300), &mut server.task).await;
+    assert!(early.is_err(), "it has not said its word");
+    io.write_all(b"abcd").await.unwrap();
+    let mut answer = String::new();
+    io.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "dcba");
+    drop(io);
+    timeout(SOON, server.task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_that_does_not_end_is_cut_with_the_listener() {
+    let options = ServeOptions {
+        drain_timeout: Duration::from_millis(100),
+        ..ServeOptions::default()
+    };
+    let server = Server::start(options).await;
+    let mut io = upgrade(&server, "/silence").await;
+    server.shutdown.cancel();
+    timeout(SOON, server.task).await.unwrap().unwrap();
+    assert!(!matches!(
+        timeout(SOON, io.read(&mut [0])).await.unwrap(),
+        Ok(1..)
+    ));
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use sandbox_apiserver::{
     apiserver::{
-        Column, Context, Create, Created, Definition, Deleted, Deletion, Invoke, Invoked,
-        NotUpdated, ObjectType, Resource, Status, Update, Version,
+        Builder, Column, Context, Create, Created, Definition, Deleted, Deletion, GoawayChance,
+        Invoke, Invoked, NotUpdated, ObjectType, Resource, Status, Update, Version,
     },
     meta::{ResourceVersion, UnixTime},
     schema::TypeSchema,
@@ -70,12 +70,20 @@ impl Workshop {
     }
 
     pub(crate) async fn with_history(history: Limits) -> Self {
+        Self::with(history, GoawayChance::default()).await
+    }
+
+    pub(crate) async fn with(history: Limits, goaway_chance: GoawayChance) -> Self {
         let widgets = Arc::new(Widgets {
             definition: mk_definition(),
             store: Store::new(ResourceVersion::from_u64(1_000).unwrap(), history),
         });
         let door = Door::open().await;
-        door.serve(door.builder().serve(widgets.clone()).unwrap());
+        let builder = Builder {
+            goaway_chance,
+            ..door.builder()
+        };
+        door.serve(builder.serve(widgets.clone()).unwrap());
         let client = door.client(ADMIN).await;
         Self {
             door,

@@ -1,7 +1,8 @@
 //! WATCH: a cursor in the store's log, written out as the log grows.
 //!
 //! A watcher holds a version and nothing else, so it costs no memory that grows; one that reads too slowly finds its version
-//! gone from the log and is told so. What is encoded is shared by all watchers of the same form.
+//! gone from the log and is told so. What is encoded is shared by all watchers of the same form. Chunks are whole lines, which
+//! a WebSocket counts on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,6 +24,7 @@ use crate::{
         metrics::OpenWatch,
         negotiate::{MediaType, Offer},
         options::{Selection, WatchFrom, WatchOptions},
+        websocket,
     },
     meta::{ResourceVersion, UnixTime},
     store::{Event, EventKind, Key, Scope, Value},
@@ -76,11 +78,14 @@ pub(super) fn watch<R: Resource>(
         let chunk = watcher.next().await?;
         Some((Ok(chunk), watcher))
     });
-    Ok(response(
-        StatusCode::OK,
-        MediaType::Json.as_str(),
-        Body::stream(events),
-    ))
+    Ok(match websocket::is_asked(&request.headers) {
+        true => websocket::answer(&request.headers, events, request.shutdown.clone()),
+        false => response(
+            StatusCode::OK,
+            MediaType::Json.as_str(),
+            Body::stream(events),
+        ),
+    })
 }
 
 /// How far a watch is.
