@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use kube::client::Body;
 use serde_json::Value;
 
@@ -40,6 +40,13 @@ impl Client {
 
     pub(super) async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], "").await
+    }
+
+    /// The status of the answer, if the server gives one.
+    pub(super) async fn try_get(&self, path: &str) -> Option<StatusCode> {
+        let request = self.request("GET", path, &[], "");
+        let answer = self.caller.try_send(request).await;
+        answer.ok().map(|answer| answer.status)
     }
 
     /// Asks for a media type.
