@@ -35,4 +35,5 @@ mod tls_client;
 mod update;
 mod versions;
 mod watch;
+mod watch_times;
 mod widgets;

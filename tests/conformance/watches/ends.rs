@@ -91,7 +91,8 @@ pub(super) async fn c_128(subject: &Subject) {
     }
 }
 
-/// Without a timeout a stream ends after 30 to 60 minutes, which nobody waits for here: it is only still there.
+/// Without a timeout a stream ends after 30 to 60 minutes, which the test `watch_times` shows on a clock of its own: here it
+/// is only still there.
 pub(super) async fn c_129(subject: &Subject) {
     let all = subject.collection();
     for client in subject.both_ways() {

@@ -154,7 +154,7 @@ pub(super) async fn c_125(subject: &Subject) {
     }
 }
 
-/// The bookmarks in between come once a minute, for which a watch of a few seconds has no room.
+/// The bookmarks in between come once a minute, which the test `watch_times` shows on a clock of its own.
 pub(super) async fn c_126(subject: &Subject) {
     let all = subject.collection();
     subject.create("a").await;
