@@ -16,6 +16,7 @@ use crate::{
 /// For how long a silent node's sandboxes are looked at. They are shown as unknown after two minutes, which the tests of the
 /// index show on a clock of their own.
 const LOOKED_AT_FOR: Duration = Duration::from_secs(3);
+const QUIET: Duration = Duration::from_millis(200);
 
 pub(super) async fn c_098(subject: &Subject) {
     for name in ["b", "a", "c"] {
@@ -65,6 +66,9 @@ pub(super) async fn c_099(subject: &Subject) {
     let containers = &mut object["spec"]["podTemplate"]["spec"]["containers"];
     containers[0]["image"] = node.template.into();
     let created = subject.create_from(object).await;
+    let from = version(&created);
+    let path = format!("{}?watch=true&resourceVersion={from}", subject.collection());
+    let mut watch = subject.proxied().watch(&path).await;
     subject.publish(node.index).await;
     subject.nodes().stop(node.index).await;
 
@@ -74,7 +78,6 @@ pub(super) async fn c_099(subject: &Subject) {
         let list = client.get(&subject.collection()).await.ok();
         assert_eq!(names(&list), ["a"]);
     };
-    // Also when somebody has just met with the silence.
     let began = Instant::now();
     while began.elapsed() < LOOKED_AT_FOR {
         for client in subject.both_ways() {
@@ -102,6 +105,9 @@ pub(super) async fn c_099(subject: &Subject) {
         }
     }
     is_shown(&client).await;
+    while let Ok(event) = tokio::time::timeout(QUIET, watch.next()).await {
+        assert_ne!(event.expect("the watch goes on")["type"], "DELETED");
+    }
     subject.nodes().start(node.index).await;
 }
 
