@@ -173,9 +173,13 @@ impl Subject {
         if let Side::Stub(_) = self.side {
             return mk_created(object, &self.namespace);
         }
-        let client = self.proxied();
+        self.create_at(&self.proxied(), &object).await
+    }
+
+    /// As [`Self::create_from`], through this very client, of the stub too.
+    pub(super) async fn create_at(&self, client: &Client, object: &Value) -> Value {
         loop {
-            let answer = client.post(&self.collection(), &object).await;
+            let answer = client.post(&self.collection(), object).await;
             if answer.causes() != ["NoWarmCapacity"] {
                 return answer.ok();
             }

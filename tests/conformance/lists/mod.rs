@@ -5,10 +5,6 @@ mod reads;
 mod selection;
 mod versions;
 
-use serde_json::Value;
-
-use super::{client::Client, subject::Subject};
-
 use pages::{c_104, c_105, c_106, c_107};
 use reads::{c_098, c_099, c_112, c_113, c_114, c_115};
 use selection::{c_108, c_109, c_110, c_111};
@@ -35,15 +31,4 @@ items! {
     c_113 P1 "A method that a known resource does not support is 405 MethodNotAllowed.";
     c_114 P1 "Unknown query parameters are ignored; `limit`, `timeoutSeconds` and `timeout` that cannot be read are 400.";
     c_115 P0 "A read that starts after the answer to a write shows that write, whatever the nodes have published by then.";
-}
-
-/// Makes a sandbox through this very client, and gives it as the answer shows it. Waits for a warm VM.
-async fn create_at(client: &Client, subject: &Subject, name: &str) -> Value {
-    loop {
-        let answer = client.post(&subject.collection(), &subject.mk(name)).await;
-        if answer.causes() != ["NoWarmCapacity"] {
-            return answer.ok();
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
 }

@@ -3,7 +3,6 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-use super::create_at;
 use crate::{
     conformance::{
         client::{Client, MERGE, TABLE},
@@ -157,7 +156,7 @@ pub(super) async fn c_107(subject: &Subject) {
     server.ready().await;
     let client = server.client();
     for name in ["a", "b", "c"] {
-        create_at(&client, subject, name).await;
+        subject.create_at(&client, &subject.mk(name)).await;
     }
     let path = format!("{}?limit=1", subject.collection());
     let first = client.get(&path).await.ok();

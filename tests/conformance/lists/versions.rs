@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use serde_json::json;
 
-use super::create_at;
 use crate::conformance::{
     client::{Client, MERGE, SOON},
     server::Server,
@@ -56,7 +55,7 @@ pub(super) async fn c_097(subject: &Subject) {
     let mut first = subject.server(&[]);
     first.ready().await;
     let client = first.client();
-    let made = create_at(&client, subject, "a").await;
+    let made = subject.create_at(&client, &subject.mk("a")).await;
     let old = version(&made);
     let label = json!({"metadata": {"labels": {"colour": "red"}}});
     client.patch(MERGE, &subject.item("a"), &label).await.ok();
@@ -71,7 +70,7 @@ pub(super) async fn c_097(subject: &Subject) {
     let path = format!("{collection}?resourceVersion={last}");
     let list = client.get(&path).await.ok();
     assert!(version(&list) > last && version(&found) > last, "{list:#}");
-    let other = create_at(&client, subject, "b").await;
+    let other = subject.create_at(&client, &subject.mk("b")).await;
     assert!(version(&other) > version(&list));
     let exactly = format!("{collection}?resourceVersion={old}&resourceVersionMatch=Exact");
     client.get(&exactly).await.expect(410, "Expired");

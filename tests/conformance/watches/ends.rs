@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::STREAMED_LIST;
 use crate::conformance::{
-    client::{Client, Events, MERGE, SOON},
+    client::{Events, MERGE, SOON},
     shown::{said, version},
     subject::Subject,
 };
@@ -119,7 +119,7 @@ pub(super) async fn c_130(subject: &Subject) {
     let client = server.client();
     let (all, item) = (subject.collection(), subject.item("a"));
     let mut slow = client.watch(&format!("{all}?watch=true")).await;
-    create_at(&client, subject).await;
+    subject.create_at(&client, &subject.mk("a")).await;
     assert_eq!(said(&slow.event().await), "ADDED a");
     let filler = "x".repeat(BYTES);
     for n in 0..CHANGES {
@@ -143,18 +143,6 @@ pub(super) async fn c_130(subject: &Subject) {
         n_seen += 1;
     }
     assert!(n_seen < CHANGES, "what it did not read was not kept for it");
-}
-
-/// A sandbox made through this very client. Waits for a warm VM.
-async fn create_at(client: &Client, subject: &Subject) {
-    loop {
-        let answer = client.post(&subject.collection(), &subject.mk("a")).await;
-        if answer.causes() != ["NoWarmCapacity"] {
-            answer.ok();
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 /// Kept from starting by a Lease that somebody else has.
