@@ -73,7 +73,12 @@ impl Entrance {
             return answer;
         }
         let status = match path {
-            Ok(_) => Status::unavailable("the server is starting").retry_after(RETRY_SECONDS),
+            Ok(Route::Resource(target)) => {
+                Status::not_ready(target.verb, "the server is starting", RETRY_SECONDS)
+            }
+            Ok(Route::Path(_)) => {
+                Status::unavailable("the server is starting").retry_after(RETRY_SECONDS)
+            }
             Err(status) => status,
         };
         status_response(&status, error_media_type(request.headers()))

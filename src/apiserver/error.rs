@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::Definition;
-use crate::schema::{Cause, Reason};
+use crate::schema::{Cause, Reason, Verb};
 
 /// A refused request: code, reason and text, as the client gets them.
 ///
@@ -335,6 +335,14 @@ impl Status {
             "ServiceUnavailable",
             message,
         )
+    }
+
+    /// For a server that cannot serve yet: 503, and 429 for a watch, which its client then takes up again where it was.
+    pub(super) fn not_ready(verb: Verb, message: &str, seconds: u32) -> Self {
+        match verb {
+            Verb::Watch => Self::too_many_requests(message, seconds),
+            _ => Self::unavailable(message).retry_after(seconds),
+        }
     }
 
     /// 504 Timeout.

@@ -351,10 +351,11 @@ impl ApiServer {
             ));
         }
         if !self.parts.readiness.serves() {
-            return Err(Status::unavailable(
+            return Err(Status::not_ready(
+                target.verb,
                 "the server is not ready: it does not know all nodes yet",
-            )
-            .retry_after(1));
+                1,
+            ));
         }
         let (endpoint, version) = endpoint.ok_or_else(Status::resource_not_found)?;
         let time = time_limit(&target, &query)?;

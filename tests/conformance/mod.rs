@@ -25,6 +25,7 @@ mod negotiation;
 mod openapi;
 mod run;
 mod server;
+mod shown;
 mod stub;
 mod subject;
 mod subresources;

@@ -125,6 +125,27 @@ impl Subject {
         }
     }
 
+    /// Address and CA of the servers that [`Self::both_ways`] leads to, the own port first. A custom resource has only
+    /// kube-apiserver's.
+    pub(super) fn endpoints(&self) -> Vec<(SocketAddr, String)> {
+        match self.side {
+            Side::Product(_) => vec![
+                (self.address(), self.ca()),
+                kube_apiserver(self.control_plane),
+            ],
+            Side::CustomResource => vec![kube_apiserver(self.control_plane)],
+            Side::Stub(_) => vec![(self.address(), self.ca())],
+        }
+    }
+
+    /// A text that is written for sandboxes, for this side: for what does not go through a [`Client`].
+    pub(super) fn translated(&self, text: &str) -> String {
+        match self.side {
+            Side::CustomResource => twin::for_twin(text),
+            Side::Product(_) | Side::Stub(_) => text.to_owned(),
+        }
+    }
+
     fn pointed(&self, config: kube::Config) -> kube::Config {
         stage::pointed_at(config, &self.ca(), self.address().port())
     }
@@ -152,9 +173,13 @@ impl Subject {
         if let Side::Stub(_) = self.side {
             return mk_created(object, &self.namespace);
         }
-        let client = self.proxied();
+        self.create_at(&self.proxied(), &object).await
+    }
+
+    /// As [`Self::create_from`], through this very client, of the stub too.
+    pub(super) async fn create_at(&self, client: &Client, object: &Value) -> Value {
         loop {
-            let answer = client.post(&self.collection(), &object).await;
+            let answer = client.post(&self.collection(), object).await;
             if answer.causes() != ["NoWarmCapacity"] {
                 return answer.ok();
             }
@@ -226,6 +251,17 @@ impl Subject {
             _ => String::new(),
         }
     }
+}
+
+/// Where kube-apiserver is, and the CA of its certificate, as kubeconfigs say.
+fn kube_apiserver(control_plane: &ControlPlane) -> (SocketAddr, String) {
+    let kubeconfig = std::fs::read(control_plane.kubeconfig_as(ADMIN)).unwrap();
+    let kubeconfig: Value = serde_json::from_slice(&kubeconfig).unwrap();
+    let cluster = &kubeconfig["clusters"][0]["cluster"];
+    let text = |field: &str| cluster[field].as_str().unwrap();
+    let address = text("server").trim_start_matches("https://");
+    let ca = std::fs::read_to_string(text("certificate-authority"));
+    (address.parse().unwrap(), ca.unwrap())
 }
 
 /// What a set-up goes on with where nothing is made.

@@ -37,5 +37,6 @@ mod tls_client;
 mod update;
 mod versions;
 mod watch;
+mod watch_times;
 mod websocket;
 mod widgets;
