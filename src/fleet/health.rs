@@ -227,6 +227,7 @@ impl State {
         for sandbox in over {
             self.put(Sandbox {
                 phase: Phase::Expired,
+                node_lost: false,
                 changed: now,
                 ..sandbox
             });

@@ -158,7 +158,7 @@ impl State {
             let hold = settle(node, row, source, now);
             let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
             merged.node_ip = node.address_ip();
-            merged.node_lost = source.is_lost(node);
+            merged.node_lost = source.is_lost(node) && !merged.is_over();
             let state_of = |sandbox: &Sandbox| (sandbox.phase, sandbox.node_lost, sandbox.gone);
             if state_of(&merged) != state_of(&known.value) {
                 merged.changed = now.wall;
@@ -179,10 +179,8 @@ impl State {
             (None, Source::Publication { fallback: None }) => return false,
             (None, Source::Feed | Source::Node) => now.wall,
         };
-        let sandbox = Sandbox {
-            node_lost: source.is_lost(node),
-            ..first_seen(node, row, created, now.wall)
-        };
+        let mut sandbox = first_seen(node, row, created, now.wall);
+        sandbox.node_lost = source.is_lost(node) && !sandbox.is_over();
         self.list(sandbox, wanted_key(row));
         true
     }

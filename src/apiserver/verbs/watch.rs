@@ -286,7 +286,7 @@ impl<R: Resource> Watcher<R> {
 
     /// Sleeps until there are changes, a bookmark is due, or the stream ends.
     async fn wait(&mut self, since: ResourceVersion) -> Option<Bytes> {
-        // A version of the future is nothing to confirm.
+        // A version of the future is nothing to confirm, until it is reached.
         let reached = since <= self.resource.store().head();
         let bookmark_at = if self.bookmarks && reached {
             self.next_bookmark
@@ -294,8 +294,9 @@ impl<R: Resource> Watcher<R> {
             self.ends
         };
         let next_due = self.ends.min(bookmark_at);
+        let is_news = |head: &ResourceVersion| *head > since || (!reached && *head == since);
         tokio::select! {
-            changed = self.head_rx.wait_for(|head| *head > since) => return changed.is_ok().then(Bytes::new),
+            changed = self.head_rx.wait_for(is_news) => return changed.is_ok().then(Bytes::new),
             () = self.shutdown.cancelled() => return None,
             () = tokio::time::sleep_until(next_due) => {}
         }

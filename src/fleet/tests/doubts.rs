@@ -121,7 +121,7 @@ fn a_node_is_read_when_it_does_not_say_that_a_sandbox_went_with_its_lease() {
     let mut bench = Bench::new();
     bench.publish("n1", &[mk_row("sb_1", "a")]);
     assert_eq!(bench.asks_after(10_000), []);
-    bench.lists("default/a=sb_1@n1 Expired lost");
+    bench.lists("default/a=sb_1@n1 Expired");
     assert_eq!(bench.asks_after(30), ["n1".into()]);
     bench.read("n1", &[mk_row("sb_1", "a")]);
     assert_eq!(bench.asks_after(30), ["n1".into()], "it still has it");

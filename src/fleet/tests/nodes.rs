@@ -39,6 +39,26 @@ fn a_silent_node_is_stale_then_lost_and_comes_back() {
 }
 
 #[test]
+fn a_lease_that_is_over_is_not_changed_by_its_node_coming_back() {
+    let mut bench = Bench::new();
+    let ends = UnixTime::from_secs(START + 200);
+    let row = Row {
+        deadline: Some(ends),
+        ..mk_row("sb_1", "a")
+    };
+    bench.publish("n1", std::slice::from_ref(&row));
+    bench.elapsed = 150;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_1@n1 lost");
+    bench.elapsed = 250;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_1@n1 Expired");
+    let version = bench.fleet.store().head();
+    bench.publish("n1", &[row]);
+    assert_eq!(bench.changes(version), "");
+}
+
+#[test]
 fn a_publication_that_lay_there_is_no_sign_of_life() {
     let bench = Bench::new();
     bench
