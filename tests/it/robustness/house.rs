@@ -96,6 +96,7 @@ impl House {
             readiness: Readiness::new(),
             shutdown: shutdown.clone(),
             fixed: Default::default(),
+            goaway_chance: Default::default(),
         };
         let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
         Self {
