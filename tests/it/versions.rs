@@ -24,7 +24,7 @@ async fn both_versions_show_one_object() {
     sent["spec"]["service"] = true.into();
     let created = client.post(old(SANDBOXES), &sent).await;
     assert_eq!(created.code(), 201, "{}", created.text());
-    let warning = r#"299 - "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox""#;
+    let warning = r#"299 - "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox instead""#;
     assert!(created.headers("warning").contains(&warning));
     assert_eq!(created.json()["spec"]["replicas"], 1);
 
