@@ -204,6 +204,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             schema: object.compile()?,
             object,
             columns: &COLUMNS,
+            scale: served == ApiVersion::V1alpha1,
             deprecation: (served == ApiVersion::V1alpha1).then_some(DEPRECATION),
         })
     });
@@ -260,6 +261,7 @@ pub fn snapshot_definition() -> schema::Result<Definition> {
             schema: object.compile()?,
             object,
             columns: &SNAPSHOT_COLUMNS,
+            scale: false,
             deprecation: None,
         }],
         status: false,

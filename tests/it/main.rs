@@ -26,6 +26,7 @@ mod manifests;
 mod negotiation;
 mod openapi;
 mod patch;
+mod scale;
 mod sequencer;
 mod serving;
 mod snapshots;

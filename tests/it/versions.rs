@@ -127,7 +127,7 @@ async fn actions_are_of_the_preferred_version() {
     let names: Vec<_> = names
         .map(|resource| resource["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["sandboxes", "sandboxes/status"]);
+    assert_eq!(names, ["sandboxes", "sandboxes/status", "sandboxes/scale"]);
     let group = client.get("/apis/agents.x-k8s.io").await.json();
     assert_eq!(group["preferredVersion"]["version"], "v1beta1");
     assert_eq!(group["versions"][1]["version"], "v1alpha1");
