@@ -175,12 +175,17 @@ async fn c_068(subject: &Subject) {
     let v3 = v3(subject).await;
     let paths = v3["paths"].as_object().unwrap();
     let list = subject.proxied().get(API).await.ok();
-    let item = format!("{COLLECTION}/{{name}}");
     for resource in list["resources"].as_array().unwrap() {
         let name = resource["name"].as_str().unwrap();
-        let expected = match name.split_once('/') {
-            None => vec![format!("{API}/{name}"), COLLECTION.to_owned(), item.clone()],
-            Some((_, part)) => vec![format!("{item}/{part}")],
+        let (plural, part) = name.split_once('/').unwrap_or((name, ""));
+        let collection = format!("{API}/namespaces/{{namespace}}/{plural}");
+        let expected = match part {
+            "" => vec![
+                format!("{API}/{plural}"),
+                format!("{collection}/{{name}}"),
+                collection,
+            ],
+            part => vec![format!("{collection}/{{name}}/{part}")],
         };
         for path in expected {
             assert!(paths.contains_key(&path), "{path}");
