@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{
     Body, Definition,
     metrics::Subject,
-    route::{ResourceRequest, STATUS},
+    route::{ResourceRequest, SCALE, STATUS},
 };
 use crate::auth::UserInfo;
 
@@ -72,6 +72,7 @@ impl Progress {
         let subresource = match definition.action(version, &target.subresource) {
             Some(index) => definition.subresources[index].name,
             None if target.is_of_status() => STATUS,
+            None if target.is_of_scale() => SCALE,
             None => "",
         };
         self.subject = Subject {

@@ -13,7 +13,7 @@ use super::{
     Body, Definition, Status,
     body::response,
     negotiate::{accepted_discovery, takes_json},
-    route::STATUS,
+    route::{SCALE, STATUS},
 };
 
 /// Versions of the aggregated document, in the order they are preferred.
@@ -28,7 +28,8 @@ const AGGREGATED: [(&str, &str); 2] = [
     ),
 ];
 
-const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
+/// Of a subresource that is a part of the object.
+const PART_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// All discovery documents, ready to be sent.
 #[derive(Debug)]
@@ -180,23 +181,19 @@ fn api_group(group: &str, definitions: &[&Definition]) -> Value {
 fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Value {
     let resources: Vec<_> = served(definitions, version)
         .flat_map(|(definition, version)| {
-            let subresources = definition.actions(version).iter().map(|subresource| {
-                json!({
-                    "name": format!("{}/{}", definition.plural, subresource.name),
+            let parts = parts(definition, version).into_iter().map(|part| {
+                let mut listed = json!({
+                    "name": format!("{}/{}", definition.plural, part.name),
                     "singularName": "",
                     "namespaced": definition.namespaced,
-                    "kind": subresource.kind(),
-                    "verbs": [subresource.verb().as_str()],
-                })
-            });
-            let status = definition.status.then(|| {
-                json!({
-                    "name": format!("{}/{STATUS}", definition.plural),
-                    "singularName": "",
-                    "namespaced": definition.namespaced,
-                    "kind": definition.kind,
-                    "verbs": STATUS_VERBS,
-                })
+                    "kind": part.kind,
+                    "verbs": part.verbs,
+                });
+                if let Some((group, version)) = part.of {
+                    listed["group"] = group.into();
+                    listed["version"] = version.into();
+                }
+                listed
             });
             std::iter::once(json!({
                 "name": definition.plural,
@@ -207,8 +204,7 @@ fn resource_list(group: &str, version: &str, definitions: &[&Definition]) -> Val
                 "shortNames": definition.short_names,
                 "categories": definition.categories,
             }))
-            .chain(status)
-            .chain(subresources)
+            .chain(parts)
         })
         .collect();
     json!({
@@ -246,21 +242,16 @@ fn aggregated(document_version: &str, groups: &BTreeMap<&str, Vec<&Definition>>)
 fn discovered(definition: &Definition, version: usize) -> Value {
     let (group, name) = (definition.group, definition.versions[version].name);
     let kind = |kind: &str| json!({"group": group, "version": name, "kind": kind});
-    let subresources = definition.actions(version).iter().map(|subresource| {
-        json!({
-            "subresource": subresource.name,
-            "responseKind": kind(subresource.kind()),
-            "verbs": [subresource.verb().as_str()],
-        })
+    let parts = parts(definition, version).into_iter().map(|part| {
+        let kind = match part.of {
+            None => kind(part.kind),
+            Some((group, version)) => {
+                json!({"group": group, "version": version, "kind": part.kind})
+            }
+        };
+        json!({"subresource": part.name, "responseKind": kind, "verbs": part.verbs})
     });
-    let status = definition.status.then(|| {
-        json!({
-            "subresource": STATUS,
-            "responseKind": kind(definition.kind),
-            "verbs": STATUS_VERBS,
-        })
-    });
-    let subresources: Vec<_> = status.into_iter().chain(subresources).collect();
+    let subresources: Vec<_> = parts.collect();
     json!({
         "resource": definition.plural,
         "responseKind": kind(definition.kind),
@@ -271,6 +262,37 @@ fn discovered(definition: &Definition, version: usize) -> Value {
         "categories": definition.categories,
         "subresources": subresources,
     })
+}
+
+/// A subresource as both documents tell of it.
+struct Part<'a> {
+    name: &'a str,
+    /// Group and version of its kind, when they are not the resource's own.
+    of: Option<(&'a str, &'a str)>,
+    kind: &'a str,
+    verbs: Vec<&'static str>,
+}
+
+fn parts(definition: &Definition, version: usize) -> Vec<Part<'_>> {
+    let status = definition.status.then_some(Part {
+        name: STATUS,
+        of: None,
+        kind: definition.kind,
+        verbs: PART_VERBS.into(),
+    });
+    let scale = definition.versions[version].scale.then_some(Part {
+        name: SCALE,
+        of: Some(("autoscaling", "v1")),
+        kind: "Scale",
+        verbs: PART_VERBS.into(),
+    });
+    let actions = definition.actions(version).iter().map(|action| Part {
+        name: action.name,
+        of: None,
+        kind: action.kind(),
+        verbs: vec![action.verb().as_str()],
+    });
+    status.into_iter().chain(scale).chain(actions).collect()
 }
 
 /// Those that are served in a version, with its place among their versions.

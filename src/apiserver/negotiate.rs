@@ -71,16 +71,34 @@ struct Clause<'a> {
     parameters: Vec<(&'a str, &'a str)>,
 }
 
+/// The clauses of an Accept header, the most wanted first: by falling quality, and of one quality those that name a type
+/// before those that take any.
+fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let texts = accept.split(',').map(str::trim);
+    let clauses = texts.filter(|text| !text.is_empty()).map(Clause::parse);
+    let mut wanted: Vec<_> = clauses.filter(|clause| clause.quality() > 0.0).collect();
+    wanted.sort_by(|one, other| {
+        let quality = other.quality().total_cmp(&one.quality());
+        quality.then(one.n_wildcards().cmp(&other.n_wildcards()))
+    });
+    wanted
+}
+
 impl<'a> Clause<'a> {
-    fn parse(text: &'a str) -> (f32, Self) {
+    fn parse(text: &'a str) -> Self {
         let mut parts = text.split(';').map(str::trim);
         let kind = parts.next().unwrap_or_default();
-        let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
-        let quality = parameters.iter().find(|(key, _)| *key == "q");
-        let quality = quality
-            .and_then(|(_, value)| value.parse().ok())
-            .unwrap_or(1.0);
-        (quality, Self { kind, parameters })
+        let parameters = parts.filter_map(|part| part.split_once('=')).collect();
+        Self { kind, parameters }
+    }
+
+    fn quality(&self) -> f32 {
+        let quality = self.parameter("q").and_then(|value| value.parse().ok());
+        quality.unwrap_or(1.0)
+    }
+
+    fn n_wildcards(&self) -> usize {
+        self.kind.split('/').filter(|part| *part == "*").count()
     }
 
     fn parameter(&self, key: &str) -> Option<&'a str> {
@@ -126,71 +144,52 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Chooses the answer's form: the clauses of Accept by falling quality, the first that can be met.
+/// Chooses the answer's form: the most wanted clause of Accept that can be met.
 ///
 /// # Errors
 /// 406 when no clause can be met.
 pub(super) fn negotiate(headers: &HeaderMap, offer: Offer) -> Result<Negotiated, Status> {
     let accept = accept(headers);
-    let mut clauses: Vec<_> = accept
-        .split(',')
-        .map(str::trim)
-        .filter(|clause| !clause.is_empty())
-        .map(Clause::parse)
-        .filter(|(quality, _)| *quality > 0.0)
-        .collect();
-    if clauses.is_empty() {
+    if takes_anything(&accept) {
         return Ok(Negotiated {
             media_type: MediaType::Json,
             shape: Shape::Object,
         });
     }
-    clauses.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-    let met = clauses.iter().find_map(|(_, clause)| {
+    let met = clauses(&accept).iter().find_map(|clause| {
         let (media_type, shape) = (clause.media_type()?, clause.shape(offer)?);
         Some(Negotiated { media_type, shape })
     });
     met.ok_or_else(|| Status::not_acceptable(&ACCEPTED))
 }
 
-/// The serialization of an error: the first plain type that Accept takes, else JSON.
+/// The serialization of an error: the most wanted plain type of Accept, else JSON.
 pub(super) fn error_media_type(headers: &HeaderMap) -> MediaType {
     let accept = accept(headers);
-    let clauses = accept
-        .split(',')
-        .map(|clause| Clause::parse(clause.trim()).1);
-    clauses
-        .into_iter()
-        .find_map(|clause| clause.media_type())
-        .unwrap_or(MediaType::Json)
+    let known = clauses(&accept).iter().find_map(Clause::media_type);
+    known.unwrap_or(MediaType::Json)
 }
 
 /// Whether Accept asks for a discovery document of this shape, version for version in its order; the version's index.
 pub(super) fn accepted_discovery(headers: &HeaderMap, versions: &[&str]) -> Option<Option<usize>> {
     let accept = accept(headers);
-    for clause in accept
-        .split(',')
-        .map(str::trim)
-        .filter(|clause| !clause.is_empty())
-    {
-        let (_, clause) = Clause::parse(clause);
-        if clause.media_type() != Some(MediaType::Json) {
-            continue;
-        }
-        match clause.parameter("as") {
-            None => return Some(None),
-            Some("APIGroupDiscoveryList")
-                if clause.parameter("g") == Some("apidiscovery.k8s.io") =>
-            {
-                let wanted = clause.parameter("v").unwrap_or_default();
-                if let Some(index) = versions.iter().position(|version| *version == wanted) {
-                    return Some(Some(index));
-                }
-            }
-            Some(_) => {}
-        }
+    if takes_anything(&accept) {
+        return Some(None);
     }
-    accept.trim().is_empty().then_some(None)
+    clauses(&accept).iter().find_map(|clause| {
+        clause
+            .media_type()
+            .filter(|kind| *kind == MediaType::Json)?;
+        match (clause.parameter("as"), clause.parameter("g")) {
+            (None, _) => Some(None),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io")) => {
+                let wanted = clause.parameter("v").unwrap_or_default();
+                let index = versions.iter().position(|version| *version == wanted)?;
+                Some(Some(index))
+            }
+            (Some(_), _) => None,
+        }
+    })
 }
 
 /// Refuses a client that takes no JSON, of whatever shape, for documents that are written in nothing else.
@@ -199,20 +198,16 @@ pub(super) fn accepted_discovery(headers: &HeaderMap, versions: &[&str]) -> Opti
 /// 406.
 pub(super) fn takes_json(headers: &HeaderMap) -> Result<(), Status> {
     let accept = accept(headers);
-    let mut clauses = accept
-        .split(',')
-        .map(str::trim)
-        .filter(|clause| !clause.is_empty())
-        .peekable();
-    let anything = clauses.peek().is_none();
-    let json = |clause: &str| {
-        let (quality, clause) = Clause::parse(clause);
-        quality > 0.0 && clause.media_type() == Some(MediaType::Json)
-    };
-    match anything || clauses.any(json) {
+    let json = |clause: &Clause<'_>| clause.media_type() == Some(MediaType::Json);
+    match takes_anything(&accept) || clauses(&accept).iter().any(json) {
         true => Ok(()),
         false => Err(Status::not_acceptable(&["application/json"])),
     }
+}
+
+/// Whether nothing at all is asked for.
+fn takes_anything(accept: &str) -> bool {
+    accept.split(',').all(|clause| clause.trim().is_empty())
 }
 
 fn accept(headers: &HeaderMap) -> String {
@@ -306,9 +301,28 @@ mod tests {
             Offer::List,
             "Json Object",
         );
+        check("*/*, application/yaml", Offer::List, "Yaml Object");
+        check(
+            "application/*, */*, application/yaml;q=0.9",
+            Offer::List,
+            "Json Object",
+        );
         check("application/vnd.kubernetes.protobuf", Offer::List, "406");
         check("application/cbor", Offer::List, "406");
         check("text/html", Offer::Plain, "406");
+    }
+
+    #[test]
+    fn an_error_is_in_the_most_wanted_plain_type() {
+        let check = |accept: &str, expected| {
+            assert_eq!(error_media_type(&headers(accept)), expected, "{accept}");
+        };
+        check("", MediaType::Json);
+        check("text/html", MediaType::Json);
+        check(TABLE, MediaType::Json);
+        check("*/*, application/yaml", MediaType::Yaml);
+        check("application/json;q=0.1,application/yaml", MediaType::Yaml);
+        check("application/yaml;q=0,application/json", MediaType::Json);
     }
 
     #[test]

@@ -1,18 +1,23 @@
 //! The OpenAPI documents of everything that is served, made once, of the same definitions as discovery.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use k8s_openapi::api::autoscaling::v1::Scale;
 use serde_json::{Map, json};
 
 use super::{
-    Body, Call, Definition, ObjectType, ProductInfo, Status, body::response, discovery::tagged,
-    negotiate::takes_json, query::Query, route::STATUS,
+    Body, Call, Definition, ObjectType, ProductInfo, Status,
+    body::response,
+    discovery::tagged,
+    negotiate::takes_json,
+    query::Query,
+    route::{SCALE, STATUS},
 };
 use crate::schema::{
     self, Document, Info, ObjectDoc, PatchType, ResourceDoc, SubresourceDoc, SubresourceOperation,
-    Verb, openapi_v2, openapi_v3,
+    TypeSchema, Verb, openapi_v2, openapi_v3,
 };
 
 /// How long a document under its own hash may be kept: it never changes.
@@ -47,7 +52,7 @@ impl OpenApi {
                 by_version
                     .entry(path)
                     .or_default()
-                    .push(document(definition, index));
+                    .push(document(definition, index)?);
             }
         }
         let all: Vec<_> = by_version.values().flatten().cloned().collect();
@@ -104,7 +109,7 @@ fn versioned(document: &Document, query: &Query, headers: &HeaderMap) -> Respons
     answer
 }
 
-fn document(definition: &Definition, version: usize) -> ResourceDoc {
+fn document(definition: &Definition, version: usize) -> schema::Result<ResourceDoc> {
     let object_doc = |object: &ObjectType| ObjectDoc {
         group: definition.group.to_owned(),
         version: definition.versions[version].name.to_owned(),
@@ -112,10 +117,14 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
         schema: object.documented.clone(),
     };
     let object = object_doc(&definition.versions[version].object);
-    let status = definition.status.then(|| {
-        let verbs = [Verb::Get, Verb::Update, Verb::Patch];
-        SubresourceDoc::part_of(&object, STATUS, &verbs)
-    });
+    let verbs = [Verb::Get, Verb::Update, Verb::Patch];
+    let status = definition
+        .status
+        .then(|| SubresourceDoc::part_of(&object, STATUS, &verbs));
+    let scale = match definition.versions[version].scale {
+        true => Some(SubresourceDoc::part_of(&scale()?, SCALE, &verbs)),
+        false => None,
+    };
     let actions = definition
         .actions(version)
         .iter()
@@ -130,8 +139,8 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
                 response: object_doc(&subresource.response),
             }],
         });
-    ResourceDoc {
-        subresources: status.into_iter().chain(actions).collect(),
+    Ok(ResourceDoc {
+        subresources: status.into_iter().chain(scale).chain(actions).collect(),
         object,
         plural: definition.plural.to_owned(),
         namespaced: definition.namespaced,
@@ -143,7 +152,17 @@ fn document(definition: &Definition, version: usize) -> ResourceDoc {
             true => vec![PatchType::Json, PatchType::Merge, PatchType::Apply],
             false => Vec::new(),
         },
-    }
+    })
+}
+
+/// The kind that every resource's scale is.
+fn scale() -> schema::Result<ObjectDoc> {
+    Ok(ObjectDoc {
+        group: "autoscaling".to_owned(),
+        version: "v1".to_owned(),
+        kind: "Scale".to_owned(),
+        schema: Arc::new(TypeSchema::of::<Scale>()?),
+    })
 }
 
 const VERBS: [Verb; 8] = [

@@ -56,6 +56,8 @@ pub struct Version {
     pub schema: Arc<Schema>,
     /// Columns of its tables behind the first, which is the name.
     pub columns: &'static [Column],
+    /// Whether `scale` is a subresource: `spec.replicas`, `status.replicas` and `status.selector` as an `autoscaling/v1` Scale.
+    pub scale: bool,
     /// Warning that every request to this version is answered with.
     pub deprecation: Option<&'static str>,
 }

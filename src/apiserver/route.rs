@@ -9,6 +9,9 @@ use crate::schema::Verb;
 /// The subresource that is a part of the object.
 pub(super) const STATUS: &str = "status";
 
+/// The subresource that is how many of the object there are to be.
+pub(super) const SCALE: &str = "scale";
+
 /// A request for a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ResourceRequest {
@@ -29,6 +32,11 @@ impl ResourceRequest {
             Verb::Get | Verb::Update | Verb::Patch | Verb::Delete
         );
         on_object != self.name.is_empty()
+    }
+
+    /// Whether it is about the scale of an object, if that has one.
+    pub(super) fn is_of_scale(&self) -> bool {
+        self.subresource == SCALE
     }
 
     /// Whether it is about the status of an object alone.

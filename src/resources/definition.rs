@@ -20,8 +20,9 @@ const SANDBOX: &str =
     "Sandbox is an agent's machine: a microVM that a node kept warm and handed over.";
 const SNAPSHOT: &str = "SandboxSnapshot is a checkpoint of a sandbox on its node.";
 
+/// Upstream's own words.
 const DEPRECATION: &str =
-    "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox";
+    "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox instead";
 
 /// Subresources by their place in the definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,6 +204,7 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             schema: object.compile()?,
             object,
             columns: &COLUMNS,
+            scale: served == ApiVersion::V1alpha1,
             deprecation: (served == ApiVersion::V1alpha1).then_some(DEPRECATION),
         })
     });
@@ -259,6 +261,7 @@ pub fn snapshot_definition() -> schema::Result<Definition> {
             schema: object.compile()?,
             object,
             columns: &SNAPSHOT_COLUMNS,
+            scale: false,
             deprecation: None,
         }],
         status: false,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::constraints;
+use super::{constraints, enums};
 
 /// Version of the document that a definition is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +29,12 @@ pub(super) fn definition(name: &str, schema: &Value, form: Form) -> Value {
     if name == constraints::QUANTITY {
         return quantity(schema, form);
     }
-    match form {
-        Form::V2 => write(schema, form),
-        Form::V3 => {
-            let mut schema = schema.clone();
-            constraints::constrain(name, &mut schema);
-            write(&schema, form)
-        }
+    let mut schema = schema.clone();
+    if form == Form::V3 {
+        constraints::constrain(name, &mut schema);
     }
+    enums::list_values(name, &mut schema);
+    write(&schema, form)
 }
 
 fn quantity(schema: &Value, form: Form) -> Value {

@@ -2,7 +2,7 @@
 //! merge, which exclude each other, which are required.
 //!
 //! Read from the documents of Kubernetes 1.37, for every type that a PodSpec, a PersistentVolumeClaimSpec, a
-//! NetworkPolicy rule, ObjectMeta, ListMeta, Condition, Status or DeleteOptions reaches.
+//! NetworkPolicy rule, ObjectMeta, ListMeta, Condition, Status, DeleteOptions or a Scale reaches.
 
 use serde_json::{Map, Value, json};
 
@@ -187,6 +187,7 @@ static MERGES: &[Row] = &[
 /// servers merge only when they say the same in the same order.
 #[rustfmt::skip]
 static REQUIRED: &[(&str, &[&str])] = &[
+    ("io.k8s.api.autoscaling.v1.Scale", &[]),
     ("io.k8s.api.core.v1.ConfigMapEnvSource", &[]),
     ("io.k8s.api.core.v1.ConfigMapKeySelector", &["key"]),
     ("io.k8s.api.core.v1.ConfigMapProjection", &[]),

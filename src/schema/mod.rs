@@ -19,6 +19,7 @@ mod decode;
 mod default;
 mod definitions;
 mod dialect;
+mod enums;
 mod error;
 mod formats;
 mod list_keys;

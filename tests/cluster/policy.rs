@@ -64,7 +64,9 @@ async fn an_agent_writes_the_inventory_of_its_own_node_alone() {
     for node in [own, other] {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
         let node = node.to_string();
-        kubectl.stdout_with_input(&["apply", "--filename=-"], &node).await;
+        kubectl
+            .stdout_with_input(&["apply", "--filename=-"], &node)
+            .await;
     }
     let token = [
         "create",

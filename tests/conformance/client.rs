@@ -83,8 +83,19 @@ impl Client {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Answer {
-        let answer = self.caller.send(self.request(method, path, headers, body));
-        let mut answer = answer.await;
+        let request = self.request(method, path, headers, body);
+        self.answer(request).await
+    }
+
+    /// A POST that does not say what its body is.
+    pub(super) async fn post_untyped(&self, path: &str, body: &str) -> Answer {
+        let mut request = self.request("POST", path, &[], body);
+        request.headers_mut().remove("content-type");
+        self.answer(request).await
+    }
+
+    async fn answer(&self, request: http::Request<Body>) -> Answer {
+        let mut answer = self.caller.send(request).await;
         if self.is_twin
             && let Ok(text) = std::str::from_utf8(&answer.bytes)
         {

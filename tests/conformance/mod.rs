@@ -19,6 +19,7 @@ mod creates;
 mod deletes;
 mod discovery;
 mod document;
+mod documents;
 mod hygiene;
 mod lists;
 mod negotiation;

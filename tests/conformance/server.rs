@@ -5,8 +5,12 @@ use std::{
     path::Path,
 };
 
-use super::{client::Client, stub::Stub};
+use super::{
+    client::{Client, SOON},
+    stub::Stub,
+};
 use crate::{
+    caller::Caller,
     components::free_port,
     control_plane::ControlPlane,
     pki::Authority,
@@ -80,6 +84,15 @@ impl Server {
         if let Some(running) = &mut self.running {
             stage::wait_until_ready(&config, &mut running.process).await;
         }
+    }
+
+    /// Waits until it answers at all.
+    pub(super) async fn listens(&self) {
+        let caller = Caller::new(self.config(ADMIN));
+        stage::eventually(SOON, "it listens", async || {
+            caller.try_get("/livez").await.is_some()
+        })
+        .await;
     }
 
     /// A user with a client certificate, at its port.

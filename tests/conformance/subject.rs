@@ -18,6 +18,9 @@ use crate::{
     users::ADMIN,
 };
 
+/// The Lease of a server, in the check's namespace.
+const LEASE: &str = "sandbox-apiserver";
+
 /// The side that a check asks, with a namespace that nobody else uses.
 ///
 /// Paths and objects are written for sandboxes; a custom resource is asked for its own, and its answers read as if they
@@ -158,6 +161,14 @@ impl Subject {
         }
     }
 
+    /// A text about sandboxes as kubectl is to hear it: about twins, where a custom resource is asked.
+    pub(super) fn said(&self, text: &str) -> String {
+        match self.side {
+            Side::CustomResource => twin::for_twin(text),
+            _ => text.to_owned(),
+        }
+    }
+
     /// A Sandbox as a client sends it.
     pub(super) fn mk(&self, name: &str) -> Value {
         stage::sandbox(name, TEMPLATE)
@@ -242,6 +253,29 @@ impl Subject {
             Side::Stub(stub) => Server::stub(self.control_plane, stub),
             Side::CustomResource => panic!("a custom resource has no server of its own"),
         }
+    }
+
+    /// As [`Self::server`], one that listens and cannot start, since somebody else has its Lease; see [`Self::let_start`].
+    pub(super) async fn starting_server(&self) -> Server {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE, "namespace": self.namespace},
+            "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 3_600},
+        });
+        let kubectl = self.control_plane.kubectl();
+        kubectl
+            .stdout_with_input(&["create", "--filename=-"], &lease.to_string())
+            .await;
+        let server = self.server(&[]);
+        server.listens().await;
+        server
+    }
+
+    /// Lets a [`Self::starting_server`] have its Lease.
+    pub(super) async fn let_start(&self) {
+        let delete = ["delete", "lease", LEASE, "--namespace", &self.namespace];
+        self.control_plane.kubectl().stdout(&delete).await;
     }
 
     /// The log of the server so far; empty where there is none.

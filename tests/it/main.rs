@@ -29,6 +29,7 @@ mod negotiation;
 mod openapi;
 mod patch;
 mod robustness;
+mod scale;
 mod sequencer;
 mod serving;
 mod snapshots;

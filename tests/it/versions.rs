@@ -24,7 +24,7 @@ async fn both_versions_show_one_object() {
     sent["spec"]["service"] = true.into();
     let created = client.post(old(SANDBOXES), &sent).await;
     assert_eq!(created.code(), 201, "{}", created.text());
-    let warning = r#"299 - "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox""#;
+    let warning = r#"299 - "agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox instead""#;
     assert!(created.headers("warning").contains(&warning));
     assert_eq!(created.json()["spec"]["replicas"], 1);
 
@@ -127,7 +127,7 @@ async fn actions_are_of_the_preferred_version() {
     let names: Vec<_> = names
         .map(|resource| resource["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["sandboxes", "sandboxes/status"]);
+    assert_eq!(names, ["sandboxes", "sandboxes/status", "sandboxes/scale"]);
     let group = client.get("/apis/agents.x-k8s.io").await.json();
     assert_eq!(group["preferredVersion"]["version"], "v1beta1");
     assert_eq!(group["versions"][1]["version"], "v1alpha1");

@@ -151,6 +151,7 @@ fn mk_definition() -> Definition {
                 description: "What it looks like.",
                 priority: 0,
             }],
+            scale: false,
             deprecation: Some("example.com/v1 Widget is deprecated"),
         }],
         status: false,

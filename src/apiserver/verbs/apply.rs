@@ -9,7 +9,7 @@ use super::{
     create::create_of,
     owners::at_endpoint,
     request::VerbRequest,
-    reserved,
+    reserved, scale,
     update::{self, Revised, TRIES, check_name},
 };
 use crate::{
@@ -41,9 +41,13 @@ pub(super) async fn apply<R: Resource>(
         ));
     }
     // JSON is YAML too.
-    let config = decode_yaml(&request.body).map_err(|error| unreadable(&error))?;
+    let mut config = decode_yaml(&request.body).map_err(|error| unreadable(&error))?;
     if !config.value.is_object() {
         return Err(unreadable(&"a configuration must be an object"));
+    }
+    if request.target.is_of_scale() {
+        config.value =
+            scale::configuration(definition, request, options.field_validation, config.value)?;
     }
     let applied = |live: Option<&Value>| {
         let force = request.query.flag("force");
@@ -117,7 +121,7 @@ async fn check_new(
     config: &Value,
 ) -> Result<(), Status> {
     let name = &request.target.name;
-    if request.target.is_of_status() {
+    if !request.target.subresource.is_empty() {
         return Err(Status::not_found(definition, name));
     }
     request.access.check_create(&request.target).await?;

@@ -6,8 +6,8 @@ use futures::future::BoxFuture;
 use http::{Response, StatusCode};
 
 use super::{
-    create, delete, deletecollection, get, list, patch, request::VerbRequest, subresource, update,
-    watch,
+    create, delete, deletecollection, get, list, patch, request::VerbRequest, scale, subresource,
+    update, watch,
 };
 use crate::{
     apiserver::{Body, Completeness, Definition, Resource, Status},
@@ -79,6 +79,14 @@ impl<R: Resource> Served<R> {
                 Verb::Get => get::get(self.0.as_ref(), request).await,
                 Verb::Update => update::update(&self.0, request).await,
                 Verb::Patch => patch::patch(&self.0, request).await,
+                _ => not_allowed(),
+            };
+        }
+        if target.is_of_scale() && definition.versions[request.version].scale {
+            return match target.verb {
+                Verb::Get => scale::get(self.0.as_ref(), request).await,
+                Verb::Update => scale::update(&self.0, request).await,
+                Verb::Patch => scale::patch(&self.0, request).await,
                 _ => not_allowed(),
             };
         }

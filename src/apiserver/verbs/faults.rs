@@ -25,6 +25,8 @@ const TEXTS: [&str; 8] = [
     "creationTimestamp",
     "deletionTimestamp",
 ];
+/// Version of the kind that every resource's scale is.
+const SCALE_VERSION: &str = "v1";
 /// Largest object, in bytes of JSON: what a node's agent keeps of it has to fit there, and every list carries it.
 const MAX_OBJECT: usize = 512 << 10;
 /// Bytes of a patch that a message repeats.
@@ -154,11 +156,14 @@ impl std::io::Write for Counter {
 }
 
 /// What is sent is no object of that kind: 400, or 422 for a patch that makes it so.
-fn unreadable(request: &VerbRequest, kind: &str, fault: &str) -> Status {
+pub(super) fn unreadable(request: &VerbRequest, kind: &str, fault: &str) -> Status {
     if request.target.verb == Verb::Patch && !is_apply(&request.headers) {
         return unfit_patch(request, fault);
     }
-    let version = &request.target.version;
+    let version = match request.target.is_of_scale() {
+        true => SCALE_VERSION,
+        false => request.target.version.as_str(),
+    };
     Status::bad_request(format!(
         "{kind} in version {version:?} cannot be handled as a {kind}: {fault}"
     ))

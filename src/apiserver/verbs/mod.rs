@@ -14,6 +14,7 @@ mod patch;
 mod preconditions;
 mod request;
 mod reserved;
+mod scale;
 mod subresource;
 mod update;
 mod watch;

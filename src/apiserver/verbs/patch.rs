@@ -34,7 +34,8 @@ const MAX_DEPTH: usize = 127;
 /// Values that are looked at for their depth while a patch moves them.
 const MAX_WALKED: usize = 10_000_000;
 
-enum Change {
+/// A patch but for an applied configuration.
+pub(super) enum Change {
     Operations(Patch),
     Merge(Decoded),
 }
@@ -49,18 +50,26 @@ pub(super) async fn patch<R: Resource>(
     let negotiated = request.negotiate(Offer::Plain)?;
     let change = Change::read(request)?;
     let options = WriteOptions::parse(&request.query, "PatchOptions")?;
-    if request
-        .query
-        .get("force")
-        .is_some_and(|force| !force.is_empty())
-    {
-        let message = "Forbidden: may not be specified for non-apply patch";
-        return Err(Status::invalid_option("PatchOptions", "force", message));
-    }
+    refuse_force(request)?;
     store(resource.as_ref(), request, &options, negotiated, |old| {
         change.apply(old)
     })
     .await
+}
+
+/// Refuses `force`, which only an apply has.
+///
+/// # Errors
+/// 422.
+pub(super) fn refuse_force(request: &VerbRequest) -> Result<(), Status> {
+    let force = request.query.get("force");
+    match force.is_none_or(str::is_empty) {
+        true => Ok(()),
+        false => {
+            let message = "Forbidden: may not be specified for non-apply patch";
+            Err(Status::invalid_option("PatchOptions", "force", message))
+        }
+    }
 }
 
 impl Change {
@@ -68,7 +77,7 @@ impl Change {
     ///
     /// # Errors
     /// 415 for a form that is not taken, 400 for a body that is no patch, 413 for too many operations.
-    fn read(request: &VerbRequest) -> Result<Self, Status> {
+    pub(super) fn read(request: &VerbRequest) -> Result<Self, Status> {
         let accepted =
             [PatchType::Json, PatchType::Merge, PatchType::Apply].map(PatchType::media_type);
         let essence = content_type(&request.headers);
@@ -96,7 +105,11 @@ impl Change {
         Err(Status::unsupported_media_type(&accepted))
     }
 
-    fn apply(&self, old: &Value) -> Result<Revised, Status> {
+    /// What it makes of a value.
+    ///
+    /// # Errors
+    /// 422 when it does not fit, 413 for copies of copies.
+    pub(super) fn apply(&self, old: &Value) -> Result<Revised, Status> {
         let mut object = old.clone();
         match self {
             Self::Merge(Decoded { value, duplicates }) => {

@@ -10,7 +10,7 @@ use super::{
     faults::{check_size, faults_of, judge},
     owners::track,
     request::VerbRequest,
-    reserved,
+    reserved, scale,
 };
 use crate::{
     apiserver::{
@@ -95,11 +95,7 @@ pub(super) async fn store<R: Resource>(
         };
         resource.validate_update(&update)?;
         if let Some(answer) = answer {
-            return Ok(value_response(
-                StatusCode::OK,
-                negotiated.media_type,
-                &answer,
-            ));
+            return Ok(shown(request, negotiated, answer));
         }
         match resource.update(&request.context, update).await {
             Ok(object) => return Ok(stored(resource, request, negotiated, &object)),
@@ -117,7 +113,20 @@ fn stored<R: Resource>(
     object: &Stored<R::Object>,
 ) -> Response<Body> {
     let json = object_json(resource, object, request.version);
+    if request.target.is_of_scale() {
+        let object = serde_json::from_slice(&json).expect("the machinery writes valid JSON");
+        return shown(request, negotiated, object);
+    }
     json_response(StatusCode::OK, negotiated.media_type, json)
+}
+
+/// An object, or what the request is about of it.
+fn shown(request: &VerbRequest, negotiated: Negotiated, object: Value) -> Response<Body> {
+    let shown = match request.target.is_of_scale() {
+        true => scale::of(&object),
+        false => object,
+    };
+    value_response(StatusCode::OK, negotiated.media_type, &shown)
 }
 
 /// The object and what `revise` makes of it, in the request's version, with everything checked that is the same for all
