@@ -16,13 +16,16 @@ mod authorization;
 mod client;
 mod controllers;
 mod creates;
+mod credentials;
 mod deletes;
 mod discovery;
 mod document;
+mod grants;
 mod hygiene;
 mod lists;
 mod negotiation;
 mod openapi;
+mod relay;
 mod run;
 mod server;
 mod shown;
@@ -32,6 +35,7 @@ mod subresources;
 mod transport;
 mod updates;
 mod watches;
+mod witness;
 
 use item::Item;
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, MERGE},
+    relay::Relay,
     server::Server,
     stub::{self, Stub},
 };
@@ -241,6 +242,17 @@ impl Subject {
             Side::Product(_) => Server::start(self.control_plane, user, &self.namespace, flags),
             Side::Stub(stub) => Server::stub(self.control_plane, stub),
             Side::CustomResource => panic!("a custom resource has no server of its own"),
+        }
+    }
+
+    /// As [`Self::server`], for a server whose only way to kube-apiserver is the relay.
+    pub(super) fn server_through(&self, relay: &Relay, flags: &[&str]) -> Server {
+        let (control_plane, kubeconfig) = (self.control_plane, relay.kubeconfig());
+        match self.side {
+            Side::Product(_) => {
+                Server::start_with(control_plane, &kubeconfig, &self.namespace, flags)
+            }
+            _ => self.server(flags),
         }
     }
 
