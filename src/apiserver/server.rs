@@ -23,7 +23,7 @@ use super::{
     limits::Limits,
     negotiate::{MediaType, error_media_type},
     openapi::OpenApi,
-    options::{MAX_FIELD_MANAGER, Selection},
+    options::{MAX_FIELD_MANAGER, Selectors},
     paths,
     query::Query,
     route::{ResourceRequest, Route, route},
@@ -330,18 +330,9 @@ impl ApiServer {
         let access = self.access(identity);
         let privileged = access.user().is_in("system:masters");
         let _place = self.limits.enter(target.verb, privileged)?;
-        let selection = Selection::parse(
-            &query,
-            endpoint
-                .as_ref()
-                .map_or(&[][..], |(e, _)| e.definition().selectable_fields),
-        )
-        .ok();
+        let selectors = Selectors::read(&query);
         access
-            .check(&Attributes::Resource(attributes(
-                &target,
-                selection.as_ref(),
-            )))
+            .check(&Attributes::Resource(attributes(&target, Some(&selectors))))
             .await?;
         progress.authorized();
         if self.parts.shutdown.is_cancelled() {
