@@ -230,14 +230,31 @@ pub(super) async fn c_043(subject: &Subject) {
         });
         assert_eq!(answer.body, expected, "{method} {path}");
     }
-    let answer = walter.get("/x").await;
-    answer.expect(403, "Forbidden");
-    let message = r#"forbidden: User "walter" cannot get path "/x""#;
-    assert_eq!(answer.body["message"], message);
+    for (path, named) in [
+        ("/x", "/x"),
+        ("/x%20y", "/x y"),
+        ("/x/", "/x/"),
+        ("/healthz/", "/healthz/"),
+    ] {
+        let answer = walter.get(path).await;
+        answer.expect(403, "Forbidden");
+        let message = format!(r#"forbidden: User "walter" cannot get path "{named}""#);
+        assert_eq!(answer.body["message"], message);
+    }
     // Through kube-apiserver the refusal is its own, and reads the same.
     let [proxied, direct] = [subject.proxied_as("walter"), walter];
-    let path = subject.item("a");
-    assert_eq!(proxied.get(&path).await.body, direct.get(&path).await.body);
+    for path in [
+        &subject.item("a"),
+        &subject.collection(),
+        "/x",
+        "/x%20y",
+        "/x/",
+        "/healthz/",
+    ] {
+        let refused = proxied.get(path).await.body;
+        let own = direct.get(path).await.body;
+        assert_eq!(refused["message"], own["message"], "{path}");
+    }
 }
 
 pub(super) async fn c_045(subject: &Subject) {
