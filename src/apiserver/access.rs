@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Status, options::Selection, route::ResourceRequest};
+use super::{Status, options::Selectors, route::ResourceRequest};
 use crate::{
     auth::{
         Attributes, Authorizer, Decision, Identity, ImpersonationError, Origin, ResourceAttributes,
@@ -66,18 +66,15 @@ impl Access {
     }
 }
 
-/// The request as authorization sees it. A collection of one object is asked about by that object's name.
+/// The request as authorization sees it. A list or watch of one object is asked about by that object's name.
 pub(super) fn attributes<'a>(
     target: &'a ResourceRequest,
-    selection: Option<&'a Selection>,
+    selectors: Option<&'a Selectors>,
 ) -> ResourceAttributes<'a> {
-    let on_collection = matches!(
-        target.verb,
-        Verb::List | Verb::Watch | Verb::DeleteCollection
-    );
-    let selection = selection.filter(|_| on_collection);
-    let selected_name =
-        selection.and_then(|selection| selection.fields.required_value("metadata.name"));
+    let reads = matches!(target.verb, Verb::List | Verb::Watch);
+    let on_collection = reads || target.verb == Verb::DeleteCollection;
+    let selectors = selectors.filter(|_| on_collection);
+    let selected_name = selectors.filter(|_| reads).and_then(Selectors::name);
     ResourceAttributes {
         verb: target.verb.as_str(),
         group: &target.group,
@@ -88,11 +85,11 @@ pub(super) fn attributes<'a>(
         name: selected_name
             .filter(|_| target.name.is_empty())
             .unwrap_or(&target.name),
-        label_selector: selection
-            .map(|selection| &selection.labels)
+        label_selector: selectors
+            .and_then(|selectors| selectors.labels.as_ref())
             .filter(|labels| !labels.is_empty()),
-        field_selector: selection
-            .map(|selection| &selection.fields)
+        field_selector: selectors
+            .and_then(|selectors| selectors.fields.as_ref())
             .filter(|fields| !fields.is_empty()),
     }
 }

@@ -67,8 +67,8 @@ impl Entrance {
         let path = Query::parse(query)
             .and_then(|query| route(request.method(), request.uri().path(), &query));
         if let Ok(Route::Path(path)) = &path
-            && paths::is_health(path)
-            && let Some(answer) = paths::health(&self.readiness, path, query)
+            && paths::is_health(&path.asked)
+            && let Some(answer) = paths::health(&self.readiness, &path.served, query)
         {
             return answer;
         }

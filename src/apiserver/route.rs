@@ -50,8 +50,26 @@ impl ResourceRequest {
 pub(super) enum Route {
     /// `/apis/G/V/…`.
     Resource(ResourceRequest),
-    /// Anything else, by its path without trailing slashes.
-    Path(String),
+    /// Anything else.
+    Path(PathRequest),
+}
+
+/// A request for a path that is no resource's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PathRequest {
+    /// As the caller wrote it, once decoded: what authorization is asked about.
+    pub(super) asked: String,
+    /// Without empty parts: what is looked up, so that a slash too many finds the same.
+    pub(super) served: String,
+}
+
+impl PathRequest {
+    fn read(path: &str) -> Result<Self, Status> {
+        let asked = decoded(path)?;
+        let parts: Vec<&str> = asked.split('/').filter(|part| !part.is_empty()).collect();
+        let served = format!("/{}", parts.join("/"));
+        Ok(Self { asked, served })
+    }
 }
 
 /// Reads a request's subject.
@@ -61,10 +79,10 @@ pub(super) enum Route {
 pub(super) fn route(method: &Method, path: &str, query: &Query) -> Result<Route, Status> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let ["apis", group, version, rest @ ..] = parts.as_slice() else {
-        return Ok(Route::Path(format!("/{}", parts.join("/"))));
+        return PathRequest::read(path).map(Route::Path);
     };
     let rest = match rest {
-        [] => return Ok(Route::Path(format!("/{}", parts.join("/")))),
+        [] => return PathRequest::read(path).map(Route::Path),
         ["namespaces", namespace, resource, more @ ..] => (*namespace, *resource, more),
         [resource, more @ ..] => ("", *resource, more),
     };
@@ -122,7 +140,8 @@ mod tests {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let method: Method = method.parse().unwrap();
         let found = match route(&method, path, &Query::parse(query).unwrap()) {
-            Ok(Route::Path(path)) => path,
+            Ok(Route::Path(path)) if path.asked == path.served => path.served,
+            Ok(Route::Path(path)) => format!("{} as {}", path.served, path.asked),
             Ok(Route::Resource(request)) => {
                 let ResourceRequest {
                     verb,
@@ -218,8 +237,12 @@ mod tests {
         for (path, expected) in [
             ("/", "/"),
             ("/apis", "/apis"),
-            ("/apis/g/v1/", "/apis/g/v1"),
+            ("/apis/g/v1/", "/apis/g/v1 as /apis/g/v1/"),
+            ("//apis", "/apis as //apis"),
+            ("/m%65trics", "/metrics"),
             ("/readyz/x", "/readyz/x"),
+            ("/readyz/", "/readyz as /readyz/"),
+            ("/%ff", "400 Bad Request"),
         ] {
             check("GET", path, expected);
         }

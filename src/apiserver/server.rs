@@ -23,10 +23,10 @@ use super::{
     limits::Limits,
     negotiate::{MediaType, error_media_type},
     openapi::OpenApi,
-    options::{MAX_FIELD_MANAGER, Selection},
+    options::{MAX_FIELD_MANAGER, Selectors},
     paths,
     query::Query,
-    route::{ResourceRequest, Route, route},
+    route::{PathRequest, ResourceRequest, Route, route},
     transform::Delivery,
     verbs::{Endpoint, Served, VerbRequest},
 };
@@ -196,11 +196,11 @@ impl ApiServer {
         let query_text = head.uri.query().unwrap_or_default();
         let query = Query::parse(query_text)?;
         match route(&head.method, head.uri.path(), &query)? {
-            Route::Path(path) if paths::is_health(&path) => {
+            Route::Path(path) if paths::is_health(&path.asked) => {
                 if shows_nothing(&head.headers, connection) {
                     let_go(version, connection);
                 }
-                paths::health(&self.parts.readiness, &path, query_text)
+                paths::health(&self.parts.readiness, &path.served, query_text)
                     .ok_or_else(Status::resource_not_found)
             }
             Route::Path(path) => {
@@ -255,19 +255,23 @@ impl ApiServer {
 
     async fn path(
         &self,
-        path: &str,
+        path: &PathRequest,
         query: &Query,
         query_text: &str,
         method: &Method,
         headers: &HeaderMap,
         identity: &Identity,
     ) -> Result<Response<Body>, Status> {
+        let (asked, path) = (path.asked.as_str(), path.served.as_str());
         // The aggregator's health check asks for this path; it must be answered from memory, whatever is down.
         let is_checked = identity.origin == Origin::Proxied && identity.user.name == AGGREGATOR;
         if !(is_checked && path.starts_with("/apis/")) {
             let verb = method.as_str().to_ascii_lowercase();
             self.access(identity.clone())
-                .check(&Attributes::NonResource { verb: &verb, path })
+                .check(&Attributes::NonResource {
+                    verb: &verb,
+                    path: asked,
+                })
                 .await?;
         }
         let started = self.started.load(Ordering::Relaxed) || self.parts.readiness.is_ready();
@@ -330,18 +334,9 @@ impl ApiServer {
         let access = self.access(identity);
         let privileged = access.user().is_in("system:masters");
         let _place = self.limits.enter(target.verb, privileged)?;
-        let selection = Selection::parse(
-            &query,
-            endpoint
-                .as_ref()
-                .map_or(&[][..], |(e, _)| e.definition().selectable_fields),
-        )
-        .ok();
+        let selectors = Selectors::read(&query);
         access
-            .check(&Attributes::Resource(attributes(
-                &target,
-                selection.as_ref(),
-            )))
+            .check(&Attributes::Resource(attributes(&target, Some(&selectors))))
             .await?;
         progress.authorized();
         if self.parts.shutdown.is_cancelled() {

@@ -200,7 +200,7 @@ async fn may(
 }
 
 /// The certificate that the control plane knows `user` by.
-fn certificate_of(control_plane: &ControlPlane, user: &str) -> PemPair {
+pub(crate) fn certificate_of(control_plane: &ControlPlane, user: &str) -> PemPair {
     let kubeconfig = control_plane.kubeconfig_as(user);
     let read = |extension| {
         std::fs::read_to_string(Path::new(&kubeconfig).with_extension(extension)).unwrap()

@@ -240,7 +240,7 @@ fn chart() -> String {
 }
 
 /// All files of `apiservice/` as one stream.
-fn manifests() -> String {
+pub(crate) fn manifests() -> String {
     let mut files: Vec<PathBuf> = std::fs::read_dir(package().join("apiservice"))
         .expect("apiservice/ is a directory")
         .map(|entry| entry.expect("apiservice/ is readable").path())
@@ -257,7 +257,7 @@ fn manifests() -> String {
     contents.join("\n---\n")
 }
 
-fn helm_template(flags: &[&str]) -> String {
+pub(crate) fn helm_template(flags: &[&str]) -> String {
     let chart = chart();
     let mut args = vec![
         "template",
@@ -347,7 +347,7 @@ fn objects_as_they_are(yaml: &str) -> BTreeMap<Key, Value> {
     objects
 }
 
-fn documents(yaml: &str) -> Vec<Value> {
+pub(crate) fn documents(yaml: &str) -> Vec<Value> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("the YAML is well-formed");
     // Between two separators there may be nothing but comments.
     documents

@@ -17,6 +17,8 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 
+use sandbox_apiserver::serving::PemPair;
+
 use crate::{
     components::{self, Installation},
     etcd::{self, KeyValue},
@@ -186,6 +188,19 @@ impl ControlPlane {
     /// kubectl as the cluster's administrator.
     pub(crate) fn kubectl(&self) -> Kubectl {
         self.kubectl_as(ADMIN)
+    }
+
+    /// The client certificate by which aggregated servers know kube-apiserver.
+    pub(crate) fn front_proxy(&self) -> PemPair {
+        let read = |extension| {
+            let file = format!("front-proxy-client.{extension}");
+            std::fs::read_to_string(self.directory.path().join(file))
+                .expect("it is written before kube-apiserver starts")
+        };
+        PemPair {
+            certificate: read("crt"),
+            private_key: read("key"),
+        }
     }
 
     /// A token of the ServiceAccount, as a Pod finds it.

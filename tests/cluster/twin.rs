@@ -14,7 +14,10 @@ mod reads;
 mod step;
 mod updates;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use kube::client::Body;
 use sandbox_apiserver::{
@@ -29,7 +32,10 @@ use crate::{
     caller::{Answer, Caller},
     control_plane::ControlPlane,
     stage,
+    users::ADMIN,
 };
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// Words of the twin and those of the product, longest first.
 const WORDS: [(&str, &str); 4] = [
@@ -79,7 +85,16 @@ fn twin() -> Value {
 pub(crate) async fn install(control_plane: &ControlPlane) {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     INSTALLED
-        .get_or_init(|| control_plane.install_crd(twin()))
+        .get_or_init(async || {
+            control_plane.install_crd(twin()).await;
+            // Served and able to answer are two things: for a moment lists are refused with 429.
+            let admin = Caller::new(control_plane.config_as(ADMIN));
+            let path = for_twin(&format!("{}/sandboxes", stage::API));
+            stage::eventually(SOON, "twins can be listed", async || {
+                admin.get(&path).await.status == 200
+            })
+            .await;
+        })
         .await;
 }
 

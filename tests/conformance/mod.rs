@@ -16,14 +16,17 @@ mod authorization;
 mod client;
 mod controllers;
 mod creates;
+mod credentials;
 mod deletes;
 mod discovery;
 mod document;
 mod documents;
+mod grants;
 mod hygiene;
 mod lists;
 mod negotiation;
 mod openapi;
+mod relay;
 mod run;
 mod server;
 mod shown;
@@ -33,6 +36,7 @@ mod subresources;
 mod transport;
 mod updates;
 mod watches;
+mod witness;
 
 use item::Item;
 

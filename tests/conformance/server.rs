@@ -44,6 +44,17 @@ impl Server {
         namespace: &str,
         flags: &[&str],
     ) -> Self {
+        let kubeconfig = control_plane.kubeconfig_as(user);
+        Self::start_with(control_plane, &kubeconfig, namespace, flags)
+    }
+
+    /// As [`Self::start`], for a server that reaches kube-apiserver by this configuration.
+    pub(super) fn start_with(
+        control_plane: &'static ControlPlane,
+        kubeconfig: &Path,
+        namespace: &str,
+        flags: &[&str],
+    ) -> Self {
         let directory = Directory::create("conformance-").unwrap();
         let authority = Authority::new("conformance").unwrap();
         stage::write_files(&authority, directory.path());
@@ -55,8 +66,7 @@ impl Server {
             ..StageOptions::default()
         };
         let port = free_port().unwrap();
-        let kubeconfig = control_plane.kubeconfig_as(user);
-        let process = stage::start_serve(&options, &kubeconfig, port, directory.path());
+        let process = stage::start_serve(&options, kubeconfig, port, directory.path());
         Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),
             ca: authority.pem(),

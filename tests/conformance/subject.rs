@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, MERGE},
+    relay::Relay,
     server::Server,
     stub::{self, Stub},
 };
@@ -80,12 +81,33 @@ impl Subject {
 
     /// A user who may do nothing until it is granted, through kube-apiserver.
     pub(super) fn proxied_as(&self, user: &str) -> Client {
-        let config = self.control_plane.config_as(user);
+        self.proxied_by(self.control_plane.config_as(user))
+    }
+
+    /// Who shows a token, through kube-apiserver.
+    pub(super) fn proxied_with_token(&self, token: &str) -> Client {
+        let mut config = self.control_plane.config_as(ADMIN);
+        config.auth_info = serde_json::from_value(json!({"token": token})).unwrap();
+        self.proxied_by(config)
+    }
+
+    fn proxied_by(&self, config: kube::Config) -> Client {
         match self.side {
-            Side::Product(_) => Client::new(config, false),
-            Side::CustomResource => Client::new(config, true),
             Side::Stub(_) => Client::new(self.pointed(config), false),
+            _ => Client::new(config, matches!(self.side, Side::CustomResource)),
         }
+    }
+
+    /// A client for requests that change the protocol, as the administrator: through kube-apiserver, and at the server's own port.
+    ///
+    /// Over HTTP/1.1, as the clients of Kubernetes do.
+    pub(super) fn upgraders(&self) -> [kube::Client; 2] {
+        let config = || self.control_plane.config_as(ADMIN);
+        let proxied = match self.side {
+            Side::Stub(_) => self.pointed(config()),
+            _ => config(),
+        };
+        [proxied, self.pointed(config())].map(|config| kube::Client::try_from(config).unwrap())
     }
 
     /// The administrator, at the server's own port. A custom resource has none but kube-apiserver's.
@@ -276,6 +298,17 @@ impl Subject {
     pub(super) async fn let_start(&self) {
         let delete = ["delete", "lease", LEASE, "--namespace", &self.namespace];
         self.control_plane.kubectl().stdout(&delete).await;
+    }
+
+    /// As [`Self::server`], for a server whose only way to kube-apiserver is the relay.
+    pub(super) fn server_through(&self, relay: &Relay, flags: &[&str]) -> Server {
+        let (control_plane, kubeconfig) = (self.control_plane, relay.kubeconfig());
+        match self.side {
+            Side::Product(_) => {
+                Server::start_with(control_plane, &kubeconfig, &self.namespace, flags)
+            }
+            _ => self.server(flags),
+        }
     }
 
     /// The log of the server so far; empty where there is none.

@@ -12,6 +12,29 @@ pub(in crate::apiserver) struct Selection {
     pub(in crate::apiserver) fields: FieldSelector,
 }
 
+/// The selectors of a query as its authorization sees them: each that can be read, whether or not the resource has such fields.
+#[derive(Clone, Debug, Default)]
+pub(in crate::apiserver) struct Selectors {
+    pub(in crate::apiserver) labels: Option<LabelSelector>,
+    pub(in crate::apiserver) fields: Option<FieldSelector>,
+}
+
+impl Selectors {
+    pub(in crate::apiserver) fn read(query: &Query) -> Self {
+        let text = |name| query.get(name).unwrap_or_default();
+        Self {
+            labels: text("labelSelector").parse().ok(),
+            fields: text("fieldSelector").parse().ok(),
+        }
+    }
+
+    /// The one object that is asked for. As in kube-apiserver, none is read from a query of which a part makes no sense.
+    pub(in crate::apiserver) fn name(&self) -> Option<&str> {
+        self.labels.as_ref()?;
+        self.fields.as_ref()?.required_value("metadata.name")
+    }
+}
+
 impl Selection {
     /// Reads `labelSelector` and `fieldSelector`; the fields must be of those that `selectable` names.
     pub(in crate::apiserver) fn parse(query: &Query, selectable: &[&str]) -> Result<Self, Status> {

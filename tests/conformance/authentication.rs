@@ -1,3 +1,0 @@
-//! Who the caller is.
-
-items! {}

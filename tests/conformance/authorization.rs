@@ -1,3 +1,0 @@
-//! What the caller may do.
-
-items! {}

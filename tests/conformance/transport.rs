@@ -1,3 +1,0 @@
-//! TLS, the registration, and kube-apiserver's proxy.
-
-items! {}
