@@ -14,6 +14,7 @@ mod item;
 mod authentication;
 mod authorization;
 mod client;
+mod command;
 mod controllers;
 mod creates;
 mod deletes;
@@ -31,6 +32,7 @@ mod subresources;
 mod transport;
 mod updates;
 mod watches;
+mod writes;
 
 use item::Item;
 

@@ -137,6 +137,19 @@ impl Subject {
         }
     }
 
+    /// A text that is written for sandboxes, for this side; for what is not sent by a [`Client`].
+    pub(super) fn words(&self, text: &str) -> String {
+        match self.side {
+            Side::CustomResource => twin::for_twin(text),
+            _ => text.to_owned(),
+        }
+    }
+
+    /// Whether there are nodes behind the server: none are behind a custom resource.
+    pub(super) fn has_nodes(&self) -> bool {
+        !matches!(self.side, Side::CustomResource)
+    }
+
     /// A Sandbox as a client sends it.
     pub(super) fn mk(&self, name: &str) -> Value {
         stage::sandbox(name, TEMPLATE)
