@@ -98,7 +98,7 @@ pub(super) fn lines(requests: &[Request]) -> Vec<String> {
 }
 
 /// The requests for sandboxes in a log. A request's body comes before it, its headers after it.
-fn requests(log: &str) -> Vec<Request> {
+pub(super) fn requests(log: &str) -> Vec<Request> {
     let mut requests: Vec<Request> = Vec::new();
     let (mut body, mut is_open) = (Value::Null, false);
     for line in log.lines() {
