@@ -97,13 +97,18 @@ pub(super) fn lines(requests: &[Request]) -> Vec<String> {
     requests.iter().map(Request::line).collect()
 }
 
-/// The requests for sandboxes in a log. A request's body comes before it, its headers after it.
+/// The requests for sandboxes in a log. A request's body comes before it, on a line of its own if it ends with one; its headers
+/// come after it.
 pub(super) fn requests(log: &str) -> Vec<Request> {
     let mut requests: Vec<Request> = Vec::new();
     let (mut body, mut is_open) = (Value::Null, false);
-    for line in log.lines() {
+    let mut log = log.lines();
+    while let Some(line) = log.next() {
         if let Some((_, text)) = line.split_once(r#""Request Body" body="#) {
-            let text: String = serde_json::from_str(text).unwrap_or_default();
+            let text = match text {
+                "<" => log.next().unwrap_or_default().trim().to_owned(),
+                text => serde_json::from_str(text).unwrap_or_default(),
+            };
             body = serde_json::from_str(&text).unwrap_or_default();
         } else if let Some((_, request)) = line.split_once(r#""Request" verb=""#) {
             let (verb, rest) = request.split_once('"').unwrap_or_default();
