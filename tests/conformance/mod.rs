@@ -11,6 +11,7 @@
 #[macro_use]
 mod item;
 
+mod agent_node;
 mod authentication;
 mod authorization;
 mod client;

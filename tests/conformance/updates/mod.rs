@@ -2,6 +2,7 @@
 
 mod applies;
 mod commands;
+mod metadata;
 mod patches;
 
 use serde_json::{Value, json};
@@ -9,12 +10,13 @@ use serde_json::{Value, json};
 use self::{
     applies::{c_163, c_164, c_165},
     commands::{c_166, c_167, c_168},
+    metadata::c_162,
     patches::{c_158, c_159, c_160, c_169},
 };
 use super::{
     client::{APPLY, Client, JSON_PATCH, MERGE},
     subject::Subject,
-    writes::{HOLD, OTHER_UID, fields, held, labelled, message, post, version, warnings, with},
+    writes::{OTHER_UID, fields, held, message, post, version, warnings, with},
 };
 
 items! {
@@ -26,7 +28,7 @@ items! {
     c_159 P0 "Patches that meet all land, but for one that names a version that is gone.";
     c_160 P0 "A patch that cannot be read, does not fit, is too long or has no object is refused as such.";
     c_161 P0 "What the server keeps overrules what a write says of it, and a field that cannot change is refused by its path.";
-    c_162 P0 "Metadata that clients write comes back as it was sent for as long as the object lives.";
+    c_162 P0 "Metadata that clients write comes back as it was sent while the object lives; over a restart, if its node has an agent.";
     c_163 P0 "An apply has a manager and a configuration of the path's type, and makes what is not there.";
     c_164 P1 "Applies that want different things conflict until one is forced, and what nobody applies any more is gone.";
     c_165 P0 "Apply is in OpenAPI and is no merge.";
@@ -230,55 +232,4 @@ async fn refuses_volumes(client: &Client, path: &str) {
     refused.expect(422, "Invalid");
     assert_eq!(fields(&refused), ["spec"]);
     assert!(message(&refused).contains("volumeClaimTemplates is immutable"));
-}
-
-/// That it also comes back from a restarted agent and server: `tests/it/agent.rs`.
-async fn c_162(subject: &Subject) {
-    let last_applied = "kubectl.kubernetes.io/last-applied-configuration";
-    let metadata = json!({
-        "labels": {"a": "1", "example.org/b": ""},
-        "annotations": {last_applied: "{\"a\":\"\\n\"}\n", "b": "", "c": "<é>&\u{2028}\t\"\\"},
-        "finalizers": [HOLD, "example.org/more"],
-        "ownerReferences": [{
-            // Of a kind that is none, so that the garbage collector does not look for it.
-            "apiVersion": "absent.example.org/v1", "kind": "Owner", "name": "p", "uid": OTHER_UID,
-            "controller": true, "blockOwnerDeletion": false,
-        }],
-    });
-    for (name, client) in ["a", "b"].into_iter().zip(subject.both_ways()) {
-        let path = subject.item(name);
-        let sent = with(subject, name, &json!({"metadata": metadata}));
-        let created = post(&client, &subject.collection(), &sent).await.ok();
-        let later = format!("{path}?fieldManager=later");
-        client
-            .patch(MERGE, &later, &labelled("later", "x"))
-            .await
-            .ok();
-        if subject.has_nodes() {
-            // What the node tells of the sandbox takes nothing of its metadata away.
-            let held = subject.nodes().held(&subject.namespace).await;
-            assert!(!held.is_empty());
-            subject.publish(held[0].node).await;
-        }
-        let shown = client.get(&path).await.ok();
-        for (field, sent) in metadata.as_object().into_iter().flatten() {
-            let shown = &shown["metadata"][field];
-            match sent.as_object() {
-                None => assert_eq!(shown, sent),
-                Some(pairs) => pairs
-                    .iter()
-                    .for_each(|(key, value)| assert_eq!(&shown[key], value, "{key}")),
-            }
-        }
-        let owners = created["metadata"]["managedFields"].as_array();
-        let owners = owners.cloned().unwrap_or_default();
-        let shown = &shown["metadata"]["managedFields"];
-        assert_eq!(owners.len(), 1);
-        assert!(
-            shown
-                .as_array()
-                .is_some_and(|shown| shown.contains(&owners[0])),
-            "{shown:#}"
-        );
-    }
 }
