@@ -158,6 +158,9 @@ impl State {
             let hold = settle(node, row, source, now);
             let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
             merged.node_ip = node.address_ip();
+            if merged.address.is_empty() {
+                merged.address = node.authority();
+            }
             merged.node_lost = source.is_lost(node) && !merged.is_over();
             let state_of = |sandbox: &Sandbox| (sandbox.phase, sandbox.node_lost, sandbox.gone);
             if state_of(&merged) != state_of(&known.value) {
@@ -239,6 +242,13 @@ impl Node {
     pub(super) fn address_ip(&self) -> Option<std::net::IpAddr> {
         self.address.as_ref()?.ip()
     }
+
+    /// Where sandboxes are reached of which nobody says it: a claim's answer does, the list of the daemon does not. It is the
+    /// daemon that programs in a sandbox are reached through.
+    fn authority(&self) -> CompactString {
+        let address = self.address.as_ref();
+        address.map_or_else(CompactString::default, |address| address.authority().into())
+    }
 }
 
 /// Lets go of what the row confirms; the node's own word also settles what it contradicts. Returns what still holds.
@@ -308,7 +318,10 @@ fn first_seen(node: &Node, row: &Row, created: UnixTime, now: UnixTime) -> Sandb
         uid: uid_of(&node.name, &row.claim),
         claim: row.claim.clone(),
         node: node.name.clone(),
-        address: row.address.clone(),
+        address: match row.address.as_str() {
+            "" => node.authority(),
+            address => address.into(),
+        },
         node_ip: node.address_ip(),
         pool: merged_pool(None, row.pool.as_ref()),
         from_checkpoint: row.from_checkpoint.clone(),

@@ -14,6 +14,7 @@ pub(crate) struct Kubectl {
     binary: PathBuf,
     kubeconfig: PathBuf,
     cache: PathBuf,
+    editor: String,
 }
 
 impl Kubectl {
@@ -26,7 +27,14 @@ impl Kubectl {
             binary: binaries.join("kubectl"),
             kubeconfig: kubeconfig.to_owned(),
             cache: dir.join(format!("kubectl-cache-{n}")),
+            editor: "false".to_owned(),
         }
+    }
+
+    /// With an editor that `kubectl edit` starts: a program and its arguments, to which the file is added.
+    pub(crate) fn with_editor(mut self, editor: &str) -> Self {
+        editor.clone_into(&mut self.editor);
+        self
     }
 
     pub(crate) async fn run(&self, args: &[&str]) -> Output {
@@ -74,6 +82,7 @@ impl Kubectl {
             .args(args)
             .env("KUBECONFIG", &self.kubeconfig)
             .env("KUBECACHEDIR", &self.cache)
+            .env("KUBE_EDITOR", &self.editor)
             .env("KUBERC", "off");
         command
     }

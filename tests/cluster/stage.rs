@@ -463,6 +463,11 @@ pub(crate) async fn wait_until_ready(config: &kube::Config, serve: &mut Process)
     }
 }
 
+/// Starts the built binary in a directory.
+pub(crate) fn start_binary(name: &'static str, flags: &[&str], dir: &Path) -> Process {
+    Process::start(name, Path::new(BINARY), flags, dir).expect("the binary starts")
+}
+
 fn start_sim(options: &StageOptions, kubeconfig: &Path, admin_port: u16, dir: &Path) -> Process {
     let mut flags = vec![
         "sim".to_owned(),

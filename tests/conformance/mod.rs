@@ -11,9 +11,11 @@
 #[macro_use]
 mod item;
 
+mod agent_node;
 mod authentication;
 mod authorization;
 mod client;
+mod command;
 mod controllers;
 mod creates;
 mod credentials;
@@ -37,6 +39,7 @@ mod transport;
 mod updates;
 mod watches;
 mod witness;
+mod writes;
 
 use item::Item;
 

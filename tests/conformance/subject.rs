@@ -191,6 +191,11 @@ impl Subject {
         }
     }
 
+    /// Whether there are nodes behind the server: none are behind a custom resource.
+    pub(super) fn has_nodes(&self) -> bool {
+        !matches!(self.side, Side::CustomResource)
+    }
+
     /// A Sandbox as a client sends it.
     pub(super) fn mk(&self, name: &str) -> Value {
         stage::sandbox(name, TEMPLATE)

@@ -1,10 +1,15 @@
 //! CREATE: what is refused costs nothing, what is accepted is there at once.
 
+use std::sync::atomic::Ordering;
+
 use futures::future::join_all;
 use sandbox_apiserver::sim;
 use serde_json::{Value, json};
 
-use crate::harness::{ALICE, ALL_SANDBOXES, Cluster, SANDBOXES, item, mk_node, mk_sandbox};
+use crate::{
+    harness::{ALICE, ALL_SANDBOXES, Cluster, SANDBOXES, item, mk_node, mk_sandbox},
+    widgets::{WIDGETS, Workshop},
+};
 
 /// What is done to a sandbox before it is sent.
 type Change = Box<dyn Fn(&mut Value)>;
@@ -127,6 +132,24 @@ async fn a_name_is_generated_when_there_is_a_base() {
         "FieldValueRequired"
     );
     assert_eq!(status["details"]["kind"], "Sandbox");
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_again_and_again_is_left_to_the_client() {
+    let workshop = Workshop::open().await;
+    let widget = json!({"metadata": {"generateName": "w-"}, "spec": {"color": "taken"}});
+    let taken = workshop.client.post(WIDGETS, &widget).await;
+    let status = taken.refusal(409, "AlreadyExists");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    assert_eq!(taken.headers("retry-after"), ["1"]);
+    let n_creates = || workshop.widgets.n_creates.swap(0, Ordering::Relaxed);
+    assert_eq!(n_creates(), 8);
+    // Whoever chose the name is told at once.
+    let widget = json!({"metadata": {"name": "w"}, "spec": {"color": "taken"}});
+    let taken = workshop.client.post(WIDGETS, &widget).await;
+    let status = taken.refusal(409, "AlreadyExists");
+    assert_eq!(status["details"].get("retryAfterSeconds"), None);
+    assert_eq!(n_creates(), 1);
 }
 
 #[tokio::test]

@@ -1,8 +1,15 @@
 //! A resource of the tests, without nodes: what is true of it is true of the machinery.
 //!
-//! Its store is the test's to write. A widget named `panics` panics in its hooks, one named `hangs` never returns.
+//! Its store is the test's to write. A widget named `panics` panics in its hooks, one named `hangs` never returns. The name of
+//! one that is `taken` in color is always taken by another.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use sandbox_apiserver::{
     apiserver::{
@@ -55,6 +62,8 @@ struct WidgetStatus {}
 pub(crate) struct Widgets {
     definition: Definition,
     pub(crate) store: Store<Widget>,
+    /// Creates that came to their hook.
+    pub(crate) n_creates: AtomicUsize,
 }
 
 /// A server of widgets.
@@ -77,6 +86,7 @@ impl Workshop {
         let widgets = Arc::new(Widgets {
             definition: mk_definition(),
             store: Store::new(ResourceVersion::from_u64(1_000).unwrap(), history),
+            n_creates: AtomicUsize::new(0),
         });
         let door = Door::open().await;
         let builder = Builder {
@@ -229,8 +239,12 @@ impl Resource for Widgets {
     }
 
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Widget>, Status> {
+        self.n_creates.fetch_add(1, Ordering::Relaxed);
         self.misbehave(&create.key.name).await;
         let color = create.object["spec"]["color"].as_str().unwrap_or("none");
+        if color == "taken" {
+            return Err(Status::already_exists(&self.definition, &create.key.name));
+        }
         for number in 0..color
             .strip_prefix("warn-")
             .map_or(0, |n| n.parse().unwrap())

@@ -25,6 +25,8 @@ pub(super) struct DeleteOptions {
     pub(super) preconditions: Preconditions,
     pub(super) dry_run: bool,
     dependents: Dependents,
+    /// Whether the client said `orphanDependents=false`, the older form of a deletion with all dependents.
+    cascades: bool,
 }
 
 /// `metav1.DeleteOptions`. Every field is typed: an option that cannot be read must refuse the deletion and not widen it.
@@ -78,8 +80,13 @@ pub(super) async fn delete<R: Resource>(
             &success(resource.as_ref(), &last),
         )),
         Deleted::Pending(object) => {
+            // 202 would be right for all of them, but only clients that speak of dependents in the older form expect it.
+            let code = match options.cascades {
+                true => StatusCode::ACCEPTED,
+                false => StatusCode::OK,
+            };
             let json = object_json(resource.as_ref(), &object, request.version);
-            Ok(json_response(StatusCode::OK, negotiated.media_type, json))
+            Ok(json_response(code, negotiated.media_type, json))
         }
     }
 }
@@ -119,6 +126,7 @@ impl DeleteOptions {
             preconditions: Preconditions::of(body.preconditions.unwrap_or_default()),
             dry_run,
             dependents: dependents(&policy, body.orphan_dependents)?,
+            cascades: body.orphan_dependents == Some(false),
         })
     }
 

@@ -36,6 +36,27 @@ fn a_publication_lists_its_sandboxes() {
 }
 
 #[test]
+fn a_sandbox_whose_address_nobody_says_is_reached_through_its_daemon() {
+    let bench = Bench::new();
+    let address = |name: &str| {
+        let found = bench.fleet.store().get("default", name);
+        found.unwrap().value.address.to_string()
+    };
+    let mk_row = |claim: &str, claim_ref: &str, address: &str| Row {
+        address: address.into(),
+        ..mk_row(claim, claim_ref)
+    };
+    let unsaid = mk_row("sb_1", "a", "");
+    bench.publish("n1", &[unsaid.clone(), mk_row("sb_2", "b", "10.0.0.7:90")]);
+    let daemon = mk_report(&[]).address.unwrap().authority();
+    assert_eq!(address("a"), daemon);
+    assert_eq!(address("b"), "10.0.0.7:90");
+    // What was said is not unsaid.
+    bench.read("n1", &[unsaid, mk_row("sb_2", "b", "")]);
+    assert_eq!(address("b"), "10.0.0.7:90");
+}
+
+#[test]
 fn a_republication_that_says_the_same_is_no_change() {
     let bench = Bench::new();
     let mut rows = [mk_row("sb_1", "a"), mk_row("sb_2", "b")];

@@ -1,3 +1,0 @@
-//! UPDATE, PATCH and apply.
-
-items! {}
