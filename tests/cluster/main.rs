@@ -23,6 +23,7 @@ mod inventory;
 mod kubectl;
 mod lifecycle;
 mod managed;
+mod namespaces;
 mod nodes;
 mod owed;
 mod pki;

@@ -450,27 +450,6 @@ async fn a_collection_is_deleted_by_label() {
 }
 
 #[tokio::test]
-async fn a_namespace_with_fifty_sandboxes_goes_away_and_every_claim_is_released() {
-    let stage = stage::shared().await;
-    let namespace = stage.namespace("crowded").await;
-    let calls = (0..50).map(|n| {
-        let (stage, namespace) = (&stage, &namespace);
-        async move { stage.create(namespace, &format!("box-{n}")).await }
-    });
-    let mut created = futures::StreamExt::buffer_unordered(futures::stream::iter(calls), 8);
-    while futures::StreamExt::next(&mut created).await.is_some() {}
-    drop(created);
-    assert_eq!(stage.nodes.held(&namespace).await.len(), 50);
-
-    let began = Instant::now();
-    let delete = ["delete", "namespace", namespace.as_str(), "--timeout=60s"];
-    stage.control_plane.kubectl().stdout(&delete).await;
-    eprintln!("namespace of 50 sandboxes gone after {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(60));
-    assert_eq!(stage.nodes.held(&namespace).await, []);
-}
-
-#[tokio::test]
 async fn nothing_is_claimed_for_a_namespace_that_is_absent_or_ending() {
     let stage = stage::shared().await;
     let node = stage.own_node();
