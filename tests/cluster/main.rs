@@ -13,6 +13,7 @@ mod components;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod control_plane;
+mod elsewhere;
 mod etcd;
 mod faults;
 mod freshness;

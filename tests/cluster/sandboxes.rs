@@ -5,59 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::{
-    kubectl::Kubectl,
-    stage::{self, Stage, TEMPLATE, eventually, item, sandbox},
+    kubectl::In,
+    stage::{self, TEMPLATE, eventually, item, sandbox},
 };
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// kubectl in one namespace of the stage.
-struct In<'a> {
-    stage: &'a Stage,
-    kubectl: Kubectl,
-    namespace: String,
-}
-
-impl<'a> In<'a> {
-    async fn new(stage: &'a Stage, prefix: &str) -> Self {
-        Self {
-            stage,
-            kubectl: stage.control_plane.kubectl(),
-            namespace: stage.namespace(prefix).await,
-        }
-    }
-
-    fn args<'b>(&'b self, args: &[&'b str]) -> Vec<&'b str> {
-        let mut all = vec!["--namespace", self.namespace.as_str()];
-        all.extend(args);
-        all
-    }
-
-    async fn run(&self, args: &[&str]) -> String {
-        self.kubectl.stdout(&self.args(args)).await
-    }
-
-    async fn feed(&self, args: &[&str], input: &Value) -> String {
-        let args = self.args(args);
-        self.kubectl
-            .stdout_with_input(&args, &input.to_string())
-            .await
-    }
-
-    async fn json(&self, args: &[&str]) -> Value {
-        let mut all = args.to_vec();
-        all.push("--output=json");
-        serde_json::from_str(&self.run(&all).await).expect("kubectl prints JSON")
-    }
-
-    /// What kubectl complains about.
-    async fn refused(&self, args: &[&str], input: &Value) -> String {
-        let args = self.args(args);
-        let output = self.kubectl.run_with_input(&args, &input.to_string()).await;
-        assert!(!output.status.success(), "{args:?} succeeds");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-}
 
 #[tokio::test]
 async fn kubectl_creates_shows_and_deletes_a_sandbox() {
