@@ -60,6 +60,7 @@ async fn delete(stage: &Stage, namespace: &str) {
     stage.admin().delete(&path).await.ok();
 }
 
+// kubernetes/kubernetes#86666, kubernetes/kubernetes#119662
 #[tokio::test]
 async fn a_namespace_with_five_hundred_sandboxes_goes_away_and_every_claim_is_released() {
     let stage = stage().await;

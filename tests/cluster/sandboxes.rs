@@ -62,6 +62,7 @@ async fn kubectl_creates_shows_and_deletes_a_sandbox() {
     assert!(missing.contains("(NotFound)"), "{missing}");
 }
 
+// kubernetes/kubernetes#133402, kubernetes/kubernetes#119662
 #[tokio::test]
 async fn kubectl_knows_the_resource_and_its_fields() {
     let stage = stage::shared().await;
@@ -110,6 +111,7 @@ async fn kubectl_speaks_the_deprecated_version_too() {
     assert_eq!(suspended["spec"]["operatingMode"], "Suspended");
 }
 
+// cozystack/cozystack#3982, kubernetes/kubernetes#133402
 #[tokio::test]
 async fn a_misspelt_field_is_refused_and_a_dry_run_claims_nothing() {
     let stage = stage::shared().await;
@@ -265,15 +267,17 @@ async fn labels_annotations_patches_and_replacements_are_kept() {
     assert_eq!(stage.nodes.held(&here.namespace).await.len(), 1);
 }
 
+// e2b-dev/E2B#736, e2b-dev/E2B#884
 #[tokio::test]
 async fn operating_mode_pauses_and_resumes_again_and_again() {
+    const ROUNDS: usize = 10;
     let stage = stage::shared().await;
     let here = In::new(&stage, "mode").await;
     here.feed(&["create", "-f-"], &sandbox("sleeper", TEMPLATE))
         .await;
     let uid = here.json(&["get", "sandbox", "sleeper"]).await["metadata"]["uid"].clone();
     let path = item(&here.namespace, "sleeper");
-    for round in 0..4 {
+    for round in 0..ROUNDS {
         for (mode, subresource, ready) in [
             ("Suspended", "pause", "False"),
             ("Running", "resume", "True"),
@@ -306,7 +310,7 @@ async fn operating_mode_pauses_and_resumes_again_and_again() {
             .filter(|(path, _)| *path == format!("/v1/sandboxes/{id}/{call}"))
             .count()
     };
-    assert_eq!((count("hibernate"), count("wake")), (4, 4));
+    assert_eq!((count("hibernate"), count("wake")), (ROUNDS, ROUNDS));
 }
 
 #[tokio::test]
@@ -369,6 +373,7 @@ async fn kubectl_watches_and_waits() {
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
+// kubernetes/kubernetes#25903
 #[tokio::test]
 async fn a_collection_is_deleted_by_label() {
     let stage = stage::shared().await;

@@ -108,8 +108,14 @@ async fn redirects_of_nodes_are_neither_followed_nor_passed_on() {
     for status in statuses {
         let everything = json!([{"kind": away(status), "path": "/v1/sandboxes*"}]);
         stage.nodes.set_faults(node.index, everything).await;
-        for action in ["pause", "snapshot", "fork"] {
-            let answer = direct.post(&format!("{one}/{action}"), &json!({})).await;
+        for (action, options) in [
+            ("pause", json!({})),
+            ("snapshot", json!({})),
+            ("fork", json!({})),
+            ("promote", json!({"template": "promoted:1"})),
+            ("token", json!({})),
+        ] {
+            let answer = direct.post(&format!("{one}/{action}"), &options).await;
             expect_refusal(action, &answer);
         }
         let woken = direct.post(&format!("{asleep}/resume"), &json!({})).await;
