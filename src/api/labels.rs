@@ -1,4 +1,4 @@
-//! Keys of labels, annotations and conditions: ours and the upstream ones that clients read.
+//! Keys of labels, annotations, finalizers and conditions: ours and the upstream ones that clients read.
 
 /// Prefix of every key that belongs to the server; a client's value in one is dropped.
 pub const PREFIX: &str = "sandbox.cocoonstack.io/";
@@ -21,6 +21,10 @@ pub const ADDRESS: &str = "sandbox.cocoonstack.io/address";
 pub const DEADLINE: &str = "sandbox.cocoonstack.io/deadline";
 /// Annotation: the sandbox's own credential. Only in the answer to a create, a fork and a `token` request.
 pub const TOKEN: &str = "sandbox.cocoonstack.io/token";
+
+/// Finalizer: a node has not confirmed yet that it released what the object stands for. On a Sandbox the server shows it and
+/// nobody else sets it or takes it away; on a SandboxClaim the claim controller does.
+pub const RELEASE: &str = "sandbox.cocoonstack.io/release";
 
 /// Annotation a client sets: pool template, instead of the first container's image.
 pub const TEMPLATE: &str = "sandbox.cocoonstack.io/template";

@@ -66,8 +66,9 @@ pub struct UserPart {
 }
 
 impl UserPart {
-    /// Takes out the labels and annotations whose keys are the server's own.
+    /// Takes out the labels, annotations and finalizers that are the server's own.
     pub fn drop_reserved(&mut self) {
+        self.finalizers.retain(|finalizer| !is_reserved(finalizer));
         self.labels.retain(|key, _| !is_reserved(key));
         self.annotations.retain(|key, _| !is_reserved(key));
     }

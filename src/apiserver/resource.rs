@@ -221,7 +221,8 @@ pub trait Resource: Send + Sync + 'static {
         create: Create,
     ) -> impl Future<Output = Result<Created<Self::Object>, Status>> + Send;
 
-    /// Whether a label or an annotation of that key is the server's to set, so that a client's value is dropped.
+    /// Whether a label or an annotation of that key, or a finalizer of that name, is the server's to set, so that a client's is
+    /// dropped.
     fn is_reserved(&self, key: &str) -> bool;
 
     /// Validates what the schema cannot say of a change. Called before anything is spent, also for a dry run.

@@ -11,14 +11,14 @@ use super::{
     validate::{Refusal, validate},
 };
 use crate::{
-    api::{ClaimShutdownPolicy, SandboxClaim, SandboxClaimStatus, SandboxTemplate},
+    api::{ClaimShutdownPolicy, SandboxClaim, SandboxClaimStatus, SandboxTemplate, labels},
     fleet::Sandbox,
     gateway::ClaimOrder,
     meta::UnixTime,
 };
 
 /// Keeps a claim until its sandbox is released.
-pub(super) const FINALIZER: &str = "sandbox.cocoonstack.io/release";
+pub(super) const FINALIZER: &str = labels::RELEASE;
 
 /// Reason of Ready for a claim whose name is a sandbox's that is not its own.
 const CONFLICT: &str = "AdoptionConflict";

@@ -132,7 +132,12 @@ impl Sandbox {
         }
     }
 
-    /// Whether a finalizer keeps the object although its VM may be gone.
+    /// Whether the node is to release it and has not confirmed that.
+    pub fn awaits_release(&self) -> bool {
+        self.deleted_at.is_some() && !self.gone
+    }
+
+    /// Whether a finalizer of a user keeps the object although its VM may be gone.
     pub fn has_finalizers(&self) -> bool {
         self.user
             .as_ref()

@@ -18,10 +18,13 @@ use crate::{
     sandboxd,
 };
 
-/// Time between two looks at what is owed, and the bounds of the pause between two tries of one release.
+/// Time between two looks at what is owed, and the bounds of the pause between two tries of one release that its node refuses.
 const ROUND: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// Time between two tries of a node that is silent. It does not grow: one release is tried for all that the node owes, and a
+/// namespace may be waiting for its return.
+const SILENCE_PAUSE: Duration = Duration::from_secs(1);
 /// Nodes asked at once in one round, releases tried at once of one node, and how long new ones are begun there.
 const AT_ONCE: usize = 64;
 const NODE_AT_ONCE: usize = 4;
@@ -33,11 +36,19 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Owed {
     // Held to look up or change one entry, never over an await.
-    debts: Mutex<HashMap<(NodeName, ClaimId), Debt>>,
+    accounts: Mutex<HashMap<NodeName, Account>>,
     /// Number of changes so far.
     changed_tx: watch::Sender<u64>,
     /// How many changes are written down; `None`: nobody writes.
     written_tx: watch::Sender<Option<u64>>,
+}
+
+/// What one node owes; never nothing.
+#[derive(Debug, Default)]
+struct Account {
+    debts: HashMap<ClaimId, Debt>,
+    /// When the node, which did not answer, is tried again.
+    silent_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -73,7 +84,7 @@ pub struct Debts {
 impl Default for Owed {
     fn default() -> Self {
         Self {
-            debts: Mutex::default(),
+            accounts: Mutex::default(),
             changed_tx: watch::Sender::new(0),
             written_tx: watch::Sender::new(None),
         }
@@ -87,17 +98,16 @@ impl Gateway {
     pub fn owe_still(&self, node: NodeName, claims: impl IntoIterator<Item = ClaimId>) {
         let now = Instant::now();
         let lease_ends = Some(UnixTime::now().after(lease::LONGEST));
-        let mut debts = self.inner.owed.debts.lock();
-        for claim in claims {
+        let debts = claims.into_iter().map(|claim| {
             let debt = Debt {
                 next_try: now,
                 pause: FIRST_PAUSE,
                 lease_ends,
                 known: false,
             };
-            debts.entry((node.clone(), claim)).or_insert(debt);
-        }
-        drop(debts);
+            (claim, debt)
+        });
+        self.inner.owed.add(node, debts);
         self.owed_changed();
     }
 
@@ -106,14 +116,15 @@ impl Gateway {
         let owed = &self.inner.owed;
         // Read first: what changes in between is then counted as not seen.
         let n_changes = *owed.changed_tx.borrow();
-        let mut by_node: HashMap<_, BTreeSet<_>> = HashMap::new();
-        for (node, claim) in owed.debts.lock().keys() {
-            by_node
-                .entry(node.clone())
-                .or_default()
-                .insert(claim.clone());
+        let accounts = owed.accounts.lock();
+        let claims = |account: &Account| account.debts.keys().cloned().collect();
+        let by_node = accounts
+            .iter()
+            .map(|(node, account)| (node.clone(), claims(account)));
+        Debts {
+            by_node: by_node.collect(),
+            n_changes,
         }
-        Debts { by_node, n_changes }
     }
 
     /// Is woken when what is owed changes.
@@ -129,8 +140,9 @@ impl Gateway {
 
     /// Whether the end of a claim is owed.
     pub(super) fn is_owed(&self, node: &NodeName, claim: &ClaimId) -> bool {
-        let debts = self.inner.owed.debts.lock();
-        debts.contains_key(&(node.clone(), claim.clone()))
+        let accounts = self.inner.owed.accounts.lock();
+        let account = accounts.get(node);
+        account.is_some_and(|account| account.debts.contains_key(claim))
     }
 
     /// Notes that a node owes the end of a claim.
@@ -141,19 +153,13 @@ impl Gateway {
             lease_ends,
             known: true,
         };
-        self.inner
-            .owed
-            .debts
-            .lock()
-            .entry((node, claim))
-            .or_insert(debt);
+        self.inner.owed.add(node, [(claim, debt)]);
         self.owed_changed();
     }
 
     /// The node owes this no more.
     pub(super) fn settle_debt(&self, node: &NodeName, claim: &ClaimId) {
-        let debt = (node.clone(), claim.clone());
-        if self.inner.owed.debts.lock().remove(&debt).is_some() {
+        if self.inner.owed.strike(node, claim) {
             self.owed_changed();
         }
     }
@@ -185,17 +191,23 @@ impl Gateway {
     async fn pay_all(&self, node: NodeName, claims: Vec<ClaimId>) {
         let (ends, silent) = (Instant::now() + NODE_WITHIN, AtomicBool::new(false));
         let (node, silent) = (&node, &silent);
-        let tries = claims.into_iter().map(|claim| async move {
+        let mut tries = claims.into_iter().map(|claim| async move {
             if silent.load(Ordering::Relaxed) || Instant::now() >= ends {
                 return;
             }
+            self.inner.owed.put_off(node, &claim);
             let hindered = self.pay(node.clone(), claim).await;
             if hindered.is_some_and(|error| is_silence(&error)) {
                 silent.store(true, Ordering::Relaxed);
+                self.inner.owed.fell_silent(node);
             }
         });
-        let tries = futures::stream::iter(tries).buffer_unordered(NODE_AT_ONCE);
-        tries.collect::<()>().await;
+        // Alone: it may be that the node is still down.
+        if let Some(first) = tries.next() {
+            first.await;
+        }
+        let rest = futures::stream::iter(tries).buffer_unordered(NODE_AT_ONCE);
+        rest.collect::<()>().await;
     }
 
     /// Tries one debt once; what hindered it, if the node was asked.
@@ -204,7 +216,7 @@ impl Gateway {
         let address = fleet.address(&node);
         let listed = fleet.by_claim(&node, &claim);
         let in_index = address.is_some() || listed.is_some();
-        let standing = owed.look(&(node.clone(), claim.clone()), in_index)?;
+        let standing = owed.look(&node, &claim, in_index)?;
         if listed.is_some_and(|record| record.value.deleted_at.is_none()) {
             fleet.set_deleted(&node, &claim, Now::read());
         }
@@ -235,7 +247,9 @@ impl Gateway {
     }
 
     fn owed_changed(&self) {
-        let owed = self.inner.owed.debts.lock().len();
+        let accounts = self.inner.owed.accounts.lock();
+        let owed: usize = accounts.values().map(|account| account.debts.len()).sum();
+        drop(accounts);
         self.inner
             .metrics
             .releases_owed
@@ -248,28 +262,80 @@ impl Gateway {
 }
 
 impl Owed {
-    /// The debts whose time has come, by node; each is due again after a longer pause, or at once as long as its node is
-    /// unknown.
+    /// Notes debts that are not noted yet.
+    fn add(&self, node: NodeName, debts: impl IntoIterator<Item = (ClaimId, Debt)>) {
+        let mut debts = debts.into_iter().peekable();
+        if debts.peek().is_none() {
+            return;
+        }
+        let mut accounts = self.accounts.lock();
+        let account = accounts.entry(node).or_default();
+        for (claim, debt) in debts {
+            account.debts.entry(claim).or_insert(debt);
+        }
+    }
+
+    /// Takes a debt away; whether there was one.
+    fn strike(&self, node: &NodeName, claim: &ClaimId) -> bool {
+        let mut accounts = self.accounts.lock();
+        let Some(account) = accounts.get_mut(node) else {
+            return false;
+        };
+        let found = account.debts.remove(claim).is_some();
+        if account.debts.is_empty() {
+            accounts.remove(node);
+        }
+        found
+    }
+
+    /// The debts whose time has come, by node. They stay due until they are tried, those first that have waited longest: one
+    /// whose release hangs holds up no other.
     fn due(&self) -> HashMap<NodeName, Vec<ClaimId>> {
         let now = Instant::now();
-        let mut due: HashMap<_, Vec<_>> = HashMap::new();
-        for ((node, claim), debt) in self.debts.lock().iter_mut() {
-            if debt.next_try > now {
+        let is_due = |debt: &Debt| debt.next_try <= now;
+        let mut due = HashMap::new();
+        for (node, account) in self.accounts.lock().iter() {
+            if account.silent_until.is_some_and(|until| until > now) {
                 continue;
             }
-            if debt.known {
-                debt.pause = (debt.pause * 2).min(LONGEST_PAUSE);
-                debt.next_try = now + debt.pause;
+            let debts = account.debts.iter().filter(|(_, debt)| is_due(debt));
+            let mut debts: Vec<_> = debts.collect();
+            if debts.is_empty() {
+                continue;
             }
-            due.entry(node.clone()).or_default().push(claim.clone());
+            debts.sort_unstable_by_key(|(_, debt)| debt.next_try);
+            let claims: Vec<_> = debts.into_iter().map(|(claim, _)| claim.clone()).collect();
+            due.insert(node.clone(), claims);
         }
         due
     }
 
+    /// Notes that a debt is tried now: it is due again after a longer pause, or at once as long as its node is unknown.
+    fn put_off(&self, node: &NodeName, claim: &ClaimId) {
+        let mut accounts = self.accounts.lock();
+        let account = accounts.get_mut(node);
+        let debt = account.and_then(|account| account.debts.get_mut(claim));
+        if let Some(debt) = debt.filter(|debt| debt.known) {
+            debt.pause = (debt.pause * 2).min(LONGEST_PAUSE);
+            debt.next_try = Instant::now() + debt.pause;
+        }
+    }
+
+    /// Notes that a node did not answer: nothing else of it is tried for a while, and then what this try was for, too.
+    fn fell_silent(&self, node: &NodeName) {
+        let until = Instant::now() + SILENCE_PAUSE;
+        if let Some(account) = self.accounts.lock().get_mut(node) {
+            account.silent_until = Some(until);
+            for debt in account.debts.values_mut() {
+                debt.next_try = debt.next_try.min(until);
+            }
+        }
+    }
+
     /// How it stands with a debt; `None` for what is not owed.
-    fn look(&self, key: &(NodeName, ClaimId), in_index: bool) -> Option<Standing> {
-        let mut debts = self.debts.lock();
-        let debt = debts.get_mut(key)?;
+    fn look(&self, node: &NodeName, claim: &ClaimId, in_index: bool) -> Option<Standing> {
+        let mut accounts = self.accounts.lock();
+        let debt = accounts.get_mut(node)?.debts.get_mut(claim)?;
         debt.known |= in_index;
         let now = UnixTime::now();
         let over = debt

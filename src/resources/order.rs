@@ -140,7 +140,9 @@ pub(super) fn user_part(object: &Value) -> UserPart {
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|finalizer| Some(finalizer.as_str()?.into()))
+            .filter_map(Value::as_str)
+            .filter(|finalizer| !labels::is_reserved(finalizer))
+            .map(Into::into)
             .collect(),
         managed_fields: json_list(&metadata["managedFields"]),
         generate_name: metadata["generateName"].as_str().unwrap_or_default().into(),

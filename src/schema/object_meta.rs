@@ -1,5 +1,7 @@
 //! Rules of an object's metadata beyond its schema: names, labels, owners, finalizers.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::cause::{Cause, Causes};
@@ -53,12 +55,21 @@ pub fn merge_equal_owners(object: &mut Value) -> Vec<String> {
     dropped
 }
 
+/// A base as kube-apiserver judges it: more characters follow, so the dash that it ends with may stand there. It takes the place
+/// of that and of the character before.
+fn without_dash(base: &str) -> Cow<'_, str> {
+    let before = base.strip_suffix('-').unwrap_or_default();
+    match before.as_bytes().split_last() {
+        Some((_, kept)) if before.is_ascii() => format!("{}a", &before[..kept.len()]).into(),
+        _ => base.into(),
+    }
+}
+
 fn names(metadata: &Map<String, Value>, namespaced: bool, path: &Path<'_>, causes: &mut Causes) {
     let field = |name| (path.field(name), text(metadata.get(name)));
     let (at, base) = field("generateName");
-    // Five characters follow, so what is cut off or ends in a dash may still become a name.
     if !base.is_empty()
-        && let Err(rule) = meta::validate_dns1123_subdomain(&format!("{base}x"))
+        && let Err(rule) = meta::validate_dns1123_subdomain(&without_dash(base))
     {
         causes.invalid(&at, &base.into(), &rule);
     }

@@ -441,7 +441,7 @@ fn yaml_words_have_the_types_that_kubernetes_gives_them() {
 #[test]
 fn metadata_is_checked_beyond_its_schema() {
     let object = json!({ "metadata": {
-        "name": "-a", "generateName": "A-", "labels": { "a": "b c", "/x": "" },
+        "name": "-a", "generateName": "AA-", "labels": { "a": "b c", "/x": "" },
         "annotations": { "Example.org/a": "fine", "big": "x".repeat(MAX_ANNOTATIONS_BYTES) },
         "ownerReferences": [
             { "apiVersion": "v1", "kind": "A", "name": "a", "uid": "1", "controller": true },
@@ -472,6 +472,19 @@ fn metadata_is_checked_beyond_its_schema() {
     );
     let named = json!({ "metadata": { "name": "a", "namespace": "n", "generateName": "a-" } });
     assert_eq!(validate_object_meta(&named, true), []);
+    for (base, is_one) in [
+        ("a.b-", true),
+        (&"b".repeat(253), true),
+        (&"b".repeat(254), false),
+        ("a.", false),
+        ("-", false),
+        ("é-", false),
+        ("aé", false),
+    ] {
+        let metadata = json!({ "name": "a", "namespace": "n", "generateName": base });
+        let causes = validate_object_meta(&json!({ "metadata": metadata }), true);
+        assert_eq!(causes.is_empty(), is_one, "{base}");
+    }
     assert_eq!(
         validate_object_meta(&named, false)[0].message,
         "Forbidden: not allowed on this type"

@@ -66,10 +66,13 @@ pub enum FaultKind {
         #[serde(default)]
         require_promoted: bool,
     },
-    /// A 307 to another place, which no daemon sends; nothing is done.
+    /// A redirect of HTTP to another place, which no daemon sends; nothing is done.
     HttpRedirect {
         /// Where to.
         location: String,
+        /// 3xx; 307 when it is not said.
+        #[serde(default = "temporary_redirect")]
+        status: u16,
     },
     /// 200 with a body that is no JSON; nothing is done.
     WrongJson,
@@ -82,6 +85,10 @@ pub enum FaultKind {
     },
     /// 401, as if the token were another; nothing is done.
     Unauthorized,
+}
+
+fn temporary_redirect() -> u16 {
+    StatusCode::TEMPORARY_REDIRECT.as_u16()
 }
 
 impl FaultKind {
@@ -106,7 +113,9 @@ impl FaultKind {
     fn is_possible(&self) -> bool {
         match self {
             Self::Status { status, .. } => StatusCode::from_u16(*status).is_ok() && *status >= 200,
-            Self::HttpRedirect { location } => http::HeaderValue::from_str(location).is_ok(),
+            Self::HttpRedirect { location, status } => {
+                (300..400).contains(status) && http::HeaderValue::from_str(location).is_ok()
+            }
             Self::Oversized { bytes } => *bytes <= 1 << 30,
             _ => true,
         }

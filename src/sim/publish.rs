@@ -26,8 +26,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes every node's inventory at once and then every `period`; a period of zero publishes once. A publication that
-    /// fails is logged and left to the next period.
+    /// Publishes every node's inventory at once and then every `period`; a period of zero publishes once. A node that is
+    /// stopped is left out. A publication that fails is logged and left to the next period.
     pub fn start(fleet: &Fleet, client: Client, period: Duration) -> Self {
         let inventories: Api<NodeInventory> = Api::all(client);
         let nodes: Arc<[Handle]> = fleet.nodes().into();
@@ -54,7 +54,10 @@ async fn publish_always(inventories: Api<NodeInventory>, nodes: Arc<[Handle]>, p
     loop {
         futures::stream::iter(nodes.iter())
             .for_each_concurrent(AT_ONCE, async |node| {
-                if let Err(error) = publish(&inventories, node).await {
+                // Of a daemon that is stopped nobody could say what it holds now.
+                if node.is_up()
+                    && let Err(error) = publish(&inventories, node).await
+                {
                     tracing::warn!(error = &error as &dyn std::error::Error, "not published");
                 }
             })

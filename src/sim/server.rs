@@ -229,10 +229,13 @@ fn instead(fault: FaultKind) -> Reply {
             redirect: addresses,
             require_promoted,
         }),
-        FaultKind::HttpRedirect { location } => Reply {
-            location: Some(location),
-            ..Reply::raw(StatusCode::TEMPORARY_REDIRECT, None, Bytes::new())
-        },
+        FaultKind::HttpRedirect { location, status } => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::TEMPORARY_REDIRECT);
+            Reply {
+                location: Some(location),
+                ..Reply::raw(status, None, Bytes::new())
+            }
+        }
         FaultKind::WrongTypes => ok(WRONG_TYPES),
         FaultKind::Unauthorized => Refusal::unauthorized("invalid api token").into(),
         _ => ok(r#"{"sandboxes":["#),

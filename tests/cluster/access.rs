@@ -25,16 +25,28 @@ async fn readable_by(stage: &SharedStage, subject: &str) -> String {
 /// A namespace in which the subject may do these things to sandboxes, and nothing else.
 async fn namespace_for(stage: &SharedStage, subject: &str, verbs: &str) -> String {
     let namespace = stage.namespace("access").await;
+    allow(
+        stage,
+        subject,
+        verbs,
+        "sandboxes.agents.x-k8s.io",
+        &namespace,
+    )
+    .await;
+    namespace
+}
+
+/// Lets the subject read the namespace's sandboxes, with what subresource of theirs can be read.
+pub(crate) async fn readable_in(stage: &SharedStage, subject: &str, namespace: &str) {
+    let sandboxes = "sandboxes.agents.x-k8s.io,sandboxes.agents.x-k8s.io/status";
+    allow(stage, subject, "get,list,watch", sandboxes, namespace).await;
+}
+
+async fn allow(stage: &SharedStage, subject: &str, verbs: &str, resources: &str, namespace: &str) {
     let kubectl = stage.control_plane.kubectl();
     let here = format!("--namespace={namespace}");
-    let role = [
-        "create",
-        "role",
-        "some",
-        &format!("--verb={verbs}"),
-        "--resource=sandboxes.agents.x-k8s.io",
-        &here,
-    ];
+    let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));
+    let role = ["create", "role", "some", &verbs, &resources, &here];
     kubectl.stdout(&role).await;
     let binding = [
         "create",
@@ -45,7 +57,6 @@ async fn namespace_for(stage: &SharedStage, subject: &str, verbs: &str) -> Strin
         &here,
     ];
     kubectl.stdout(&binding).await;
-    namespace
 }
 
 async fn with_headers(
@@ -140,6 +151,7 @@ async fn who_may_patch_may_not_create_by_applying() {
     assert_eq!(stage.nodes.held(&namespace).await.len(), 1);
 }
 
+// Adyen/kubectl-rexec#171
 #[tokio::test]
 async fn who_shows_no_credential_or_a_false_one_gets_nothing() {
     let stage = stage::shared().await;

@@ -211,6 +211,7 @@ pub(crate) fn certificate_of(control_plane: &ControlPlane, user: &str) -> PemPai
     }
 }
 
+// Adyen/kubectl-rexec#171
 #[tokio::test]
 async fn kube_apiserver_speaks_for_its_users_and_nobody_else_does() {
     let control_plane = control_plane::shared();
@@ -524,6 +525,7 @@ async fn impersonation_needs_a_right_for_every_item() {
     }
 }
 
+// Adyen/kubectl-rexec#171
 #[tokio::test]
 async fn who_cannot_read_whom_to_trust_does_not_start_or_waits_for_it() {
     let control_plane = control_plane::shared();

@@ -51,6 +51,19 @@ impl Caller {
         self.try_send(request).await.ok()
     }
 
+    /// The value of a series of the server's metrics, by the end of its name; for callers at its own port.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let metrics = self.get("/metrics").await.ok();
+        let lines = metrics.as_str().unwrap_or_default().lines();
+        let mut samples = lines.filter_map(|line| line.split_once(' '));
+        let sample = samples.find(|(series, _)| series.ends_with(name));
+        let sample = sample.unwrap_or_else(|| panic!("no metric {name}: {metrics}"));
+        sample.1.parse().unwrap()
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.call("DELETE", path, None).await
     }

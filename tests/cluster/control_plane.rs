@@ -250,6 +250,11 @@ impl ControlPlane {
             .expect("the definition can be watched");
     }
 
+    /// All that kube-apiserver logged so far.
+    pub(crate) fn apiserver_log(&self) -> String {
+        self.apiserver.log()
+    }
+
     /// Every key of etcd that starts with `prefix`. Kubernetes keeps its objects under `/registry/`.
     pub(crate) async fn etcd_get_prefix(&self, prefix: &str) -> Vec<KeyValue> {
         etcd::get_prefix(&self.etcd_endpoint, prefix)

@@ -2,16 +2,12 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, future::join_all, stream};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::time::timeout;
 
 use crate::stage::{self, OwnNode, Stage, StageOptions, collection, eventually, item, sandbox};
 
@@ -151,6 +147,7 @@ async fn what_was_granted_behind_a_lost_answer_is_released_and_never_listed() {
     .await;
 }
 
+// e2b-dev/infra#3637
 #[tokio::test]
 async fn a_client_that_leaves_in_the_middle_of_a_create_leaves_nothing_invisible() {
     let stage = stage::shared().await;
@@ -178,6 +175,7 @@ async fn a_client_that_leaves_in_the_middle_of_a_create_leaves_nothing_invisible
     }
 }
 
+// kubernetes-sigs/agent-sandbox#418
 #[tokio::test]
 async fn of_fifty_creates_of_one_name_one_succeeds() {
     let stage = stage::shared().await;
@@ -192,8 +190,16 @@ async fn of_fifty_creates_of_one_name_one_succeeds() {
         answer.expect(409, "AlreadyExists");
     }
     assert_eq!(stage.nodes.held(&namespace).await.len(), 1);
+    let asked = stage.nodes.requests(node.index, "POST").await;
+    let granted = (CLAIM.to_owned(), "200".to_owned());
+    assert_eq!(
+        asked,
+        [granted],
+        "no second VM is bound to the name, not even for a moment"
+    );
 }
 
+// kubernetes-sigs/agent-sandbox#418, opensandbox-group/OpenSandbox#1578
 #[tokio::test]
 async fn a_pool_of_ten_gives_ten_and_refuses_the_rest_at_once() {
     let stage = stage::shared().await;
@@ -239,6 +245,7 @@ async fn an_unknown_template_is_the_clients_fault() {
     assert_eq!(answer.retry_after(), None);
 }
 
+// kubernetes-sigs/agent-sandbox#1629
 #[tokio::test]
 async fn what_is_invalid_is_refused_before_any_node_is_asked() {
     let stage = stage::shared().await;
@@ -246,7 +253,7 @@ async fn what_is_invalid_is_refused_before_any_node_is_asked() {
     let (admin, path) = (stage.admin(), collection(&namespace));
     let long = "x".repeat(254);
     let mut cases = Vec::new();
-    for name in ["", "Upper", "a/b", "-dash", long.as_str()] {
+    for name in ["", "Upper", "a/b", "-dash", "under_score", long.as_str()] {
         cases.push(sandbox(name, &node.template));
     }
     for (field, value) in [
@@ -272,69 +279,65 @@ async fn what_is_invalid_is_refused_before_any_node_is_asked() {
     let answer = admin.post(&path, &huge).await;
     answer.expect(413, "RequestEntityTooLarge");
     assert_eq!(stage.nodes.requests(node.index, "POST").await, []);
-    for n_characters in [63, 64, 253] {
-        let name = "n".repeat(n_characters);
-        stage.create(&namespace, &name).await;
-        admin.get(&item(&namespace, &name)).await.ok();
-        admin.delete(&item(&namespace, &name)).await.ok();
-    }
-    assert_eq!(stage.nodes.held(&namespace).await, []);
 }
 
+// kubernetes-sigs/agent-sandbox#1629
 #[tokio::test]
-async fn a_node_cannot_send_the_server_and_its_token_elsewhere() {
+async fn a_name_of_any_allowed_length_does_all_that_a_short_one_does() {
     let stage = stage::shared().await;
-    let (namespace, node) = (stage.namespace("elsewhere").await, stage.own_node());
-    let attacker = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = attacker.local_addr().unwrap();
-    let n_visits = Arc::new(AtomicUsize::new(0));
-    let counter = n_visits.clone();
-    let listening = tokio::spawn(async move {
-        while attacker.accept().await.is_ok() {
-            counter.fetch_add(1, Ordering::SeqCst);
+    let (namespace, node) = (stage.namespace("names").await, stage.own_node());
+    let (admin, path) = (stage.admin(), collection(&namespace));
+    for n_characters in [63, 64, 253] {
+        let name = "n".repeat(n_characters);
+        let wanted = sandbox(&name, &node.template);
+        let created = admin.post(&path, &wanted).await.ok();
+        let one = item(&namespace, &name);
+        for action in ["pause", "resume", "fork", "snapshot"] {
+            admin
+                .post(&format!("{one}/{action}"), &json!({}))
+                .await
+                .ok();
         }
-    });
-    let direct = stage.direct();
-    let (path, wanted) = (collection(&namespace), sandbox("steady", &node.template));
-    let away = json!({"httpRedirect": {"location": format!("http://{address}/")}});
-    for kind in [
-        away.clone(),
-        json!({"redirect": {"addresses": [address.to_string()]}}),
-    ] {
-        stage.nodes.fail_once(node.index, kind, CLAIM).await;
-        let answer = direct.post(&path, &wanted).await;
-        assert!(answer.status.is_server_error(), "{}", answer.status);
-        assert!(answer.headers.get("location").is_none());
+        stage.publish(node.index).await;
+        let shown = admin.get(&one).await.ok();
+        assert_eq!(shown["metadata"]["uid"], created["metadata"]["uid"]);
+        // What is derived from the name is a label value that selects.
+        for (key, value) in shown["metadata"]["labels"]
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            let value = value.as_str().unwrap_or_default();
+            let selected = admin
+                .get(&format!("{path}?labelSelector={key}%3D{value}"))
+                .await
+                .ok();
+            let items = selected["items"].as_array().cloned().unwrap_or_default();
+            let names = items.iter().map(|item| &item["metadata"]["name"]);
+            assert!(
+                names.into_iter().any(|it| *it == name.as_str()),
+                "{key}={value}"
+            );
+        }
+        let by_name = admin
+            .get(&format!("{path}?fieldSelector=metadata.name%3D{name}"))
+            .await
+            .ok();
+        assert_eq!(by_name["items"].as_array().map(Vec::len), Some(1));
+        admin.delete(&path).await.ok();
     }
-    stage.nodes.clear_faults(node.index).await;
-    eventually(SOON, "the node serves again", async || {
-        direct.post(&path, &wanted).await.status == 201
-    })
-    .await;
-    let one = item(&namespace, "steady");
-    let everything = json!([{"kind": away, "path": "/v1/sandboxes*"}]);
-    stage.nodes.set_faults(node.index, everything).await;
-    for subresource in ["pause", "snapshot", "fork"] {
-        let answer = direct
-            .post(&format!("{one}/{subresource}"), &json!({}))
-            .await;
-        assert!(
-            answer.status.is_server_error(),
-            "{subresource}: {:#}",
-            answer.body
-        );
-        assert!(answer.headers.get("location").is_none());
+    let mut names = BTreeSet::new();
+    for base in ["a-", "a-", &"b".repeat(253)] {
+        let mut wanted = sandbox("", &node.template);
+        wanted["metadata"] = json!({"generateName": base});
+        let created = admin.post(&path, &wanted).await.ok();
+        let name = created["metadata"]["name"].as_str().unwrap_or_default();
+        assert!(name.len() <= 253 && name.starts_with(&base[..1]), "{name}");
+        names.insert(name.to_owned());
     }
-    let pending = direct.delete(&one).await.ok();
-    assert_eq!(pending["kind"], "Sandbox", "a redirect is no release");
-    assert_eq!(stage.nodes.held(&namespace).await.len(), 1);
-    stage.nodes.clear_faults(node.index).await;
-    eventually(SOON * 2, "it is released", async || {
-        stage.nodes.held(&namespace).await.is_empty()
-    })
-    .await;
-    assert_eq!(n_visits.load(Ordering::SeqCst), 0);
-    listening.abort();
+    assert_eq!(names.len(), 3, "{names:?}");
+    admin.delete(&path).await.ok();
+    assert_eq!(stage.nodes.held(&namespace).await, []);
 }
 
 #[tokio::test]

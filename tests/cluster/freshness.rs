@@ -16,6 +16,7 @@ const SANDBOXES: usize = 4;
 const LOOKED_AT_FOR: Duration = Duration::from_secs(62);
 const POLL: Duration = Duration::from_millis(50);
 
+// aliyun-fc/fc-docs#46
 #[tokio::test]
 async fn a_created_sandbox_is_there_for_the_very_next_request() {
     let stage = stage::shared().await;
@@ -44,6 +45,7 @@ async fn a_created_sandbox_is_there_for_the_very_next_request() {
     }
 }
 
+// daytonaio/daytona#5138
 #[tokio::test]
 async fn a_deleted_sandbox_never_comes_back_and_a_kept_one_never_goes() {
     let stage = stage::shared().await;
@@ -103,6 +105,7 @@ async fn a_deleted_sandbox_never_comes_back_and_a_kept_one_never_goes() {
     eprintln!("{n_polls} polls of get and list over {LOOKED_AT_FOR:?}, events: {seen:?}");
 }
 
+// kubernetes-sigs/agent-sandbox#1241
 #[tokio::test]
 async fn after_a_thousand_claims_etcd_knows_the_sandboxes_from_inventories_alone() {
     const CLAIMS: usize = 1_000;

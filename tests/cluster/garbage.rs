@@ -51,11 +51,17 @@ async fn a_sandbox_goes_with_the_config_map_that_owns_it() {
     let mut owned = sandbox("owned", TEMPLATE);
     owned["metadata"]["ownerReferences"] = owner(&map, "v1", "ConfigMap");
     admin.post(&collection(&namespace), &owned).await.ok();
+    // Its owner was gone before it came.
+    let mut stray = sandbox("stray", TEMPLATE);
+    stray["metadata"]["ownerReferences"] = owner(&map, "v1", "ConfigMap");
+    stray["metadata"]["ownerReferences"][0]["uid"] = "00000000-0000-4000-8000-000000000000".into();
+    admin.post(&collection(&namespace), &stray).await.ok();
     stage.create(&namespace, "free").await;
     let path = format!("{}/owner", config_maps(&namespace));
     admin.delete(&path).await.ok();
-    eventually(COLLECTED_WITHIN, "the sandbox goes", async || {
+    eventually(COLLECTED_WITHIN, "the sandboxes go", async || {
         is_gone(&admin, &item(&namespace, "owned")).await
+            && is_gone(&admin, &item(&namespace, "stray")).await
     })
     .await;
     let held = stage.nodes.held(&namespace).await;

@@ -6,7 +6,10 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
+
+use crate::stage::Stage;
 
 /// kubectl as one user, with nothing of the developer's own set-up: neither kubeconfig, nor preferences, nor cache.
 #[derive(Debug, Clone)]
@@ -85,6 +88,54 @@ impl Kubectl {
             .env("KUBE_EDITOR", &self.editor)
             .env("KUBERC", "off");
         command
+    }
+}
+
+/// kubectl in one namespace of the stage.
+pub(crate) struct In<'a> {
+    pub(crate) stage: &'a Stage,
+    pub(crate) kubectl: Kubectl,
+    pub(crate) namespace: String,
+}
+
+impl<'a> In<'a> {
+    pub(crate) async fn new(stage: &'a Stage, prefix: &str) -> Self {
+        Self {
+            stage,
+            kubectl: stage.control_plane.kubectl(),
+            namespace: stage.namespace(prefix).await,
+        }
+    }
+
+    pub(crate) fn args<'b>(&'b self, args: &[&'b str]) -> Vec<&'b str> {
+        let mut all = vec!["--namespace", self.namespace.as_str()];
+        all.extend(args);
+        all
+    }
+
+    pub(crate) async fn run(&self, args: &[&str]) -> String {
+        self.kubectl.stdout(&self.args(args)).await
+    }
+
+    pub(crate) async fn feed(&self, args: &[&str], input: &Value) -> String {
+        let args = self.args(args);
+        self.kubectl
+            .stdout_with_input(&args, &input.to_string())
+            .await
+    }
+
+    pub(crate) async fn json(&self, args: &[&str]) -> Value {
+        let mut all = args.to_vec();
+        all.push("--output=json");
+        serde_json::from_str(&self.run(&all).await).expect("kubectl prints JSON")
+    }
+
+    /// What kubectl complains about.
+    pub(crate) async fn refused(&self, args: &[&str], input: &Value) -> String {
+        let args = self.args(args);
+        let output = self.kubectl.run_with_input(&args, &input.to_string()).await;
+        assert!(!output.status.success(), "{args:?} succeeds");
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 }
 

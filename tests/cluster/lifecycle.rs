@@ -22,6 +22,7 @@ async fn is_ready(caller: &Caller, path: &str) -> Value {
         .unwrap_or_default()
 }
 
+// cozystack/cozystack#3982, cozystack/cozystack#3971
 #[tokio::test]
 async fn a_dry_run_of_whatever_call_asks_no_node() {
     let stage = stage::shared().await;
@@ -32,43 +33,76 @@ async fn a_dry_run_of_whatever_call_asks_no_node() {
         item(&namespace, "dry"),
     );
     let wanted = sandbox("dry", &node.template);
-    admin.post(&all, &wanted).await.ok();
+    let created = admin.post(&all, &wanted).await.ok();
     let before = stage.nodes.requests(node.index, "POST").await;
     let others = sandbox("other", &node.template);
-    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
-    let calls = [
-        admin.post(&format!("{all}?dryRun=All"), &others).await,
-        admin.call("DELETE", &one, Some(&options)).await,
-        admin.delete(&format!("{one}?dryRun=All")).await,
-        admin.delete(&format!("{all}?dryRun=All")).await,
-        admin
-            .post(&format!("{one}/pause?dryRun=All"), &json!({}))
-            .await,
-        admin
-            .post(&format!("{one}/resume?dryRun=All"), &json!({}))
-            .await,
-        admin
-            .post(&format!("{one}/fork?dryRun=All"), &json!({}))
-            .await,
-        admin
-            .post(&format!("{one}/snapshot?dryRun=All"), &json!({}))
-            .await,
-    ];
-    for answer in calls {
-        answer.ok();
+    let applied = sandbox("applied", &node.template);
+    let mut replaced = admin.get(&one).await.ok();
+    replaced["metadata"]["labels"]["dry"] = "run".into();
+    let (empty, promoted) = (json!({}), json!({"template": "promoted:1"}));
+    let suspended = json!({"spec": {"operatingMode": "Suspended"}});
+    let operations = json!([{"op": "add", "path": "/spec/operatingMode", "value": "Suspended"}]);
+    let (merge, json_patch) = (
+        "application/merge-patch+json",
+        "application/json-patch+json",
+    );
+    let (apply, plain) = ("application/apply-patch+yaml", "application/json");
+    let absent = item(&namespace, "applied");
+    for (method, path, form, body) in [
+        ("POST", all.as_str(), plain, &others),
+        ("PUT", &one, plain, &replaced),
+        ("PATCH", &one, merge, &suspended),
+        ("PATCH", &one, json_patch, &operations),
+        ("PATCH", &absent, apply, &applied),
+        ("DELETE", &one, plain, &empty),
+        ("DELETE", &all, plain, &empty),
+        ("POST", &format!("{one}/pause"), plain, &empty),
+        ("POST", &format!("{one}/resume"), plain, &empty),
+        ("POST", &format!("{one}/fork"), plain, &empty),
+        ("POST", &format!("{one}/snapshot"), plain, &empty),
+        ("POST", &format!("{one}/promote"), plain, &promoted),
+    ] {
+        let send = async |query: &str, body: &Value| {
+            let request = http::Request::builder()
+                .method(method)
+                .uri(format!("{path}?fieldManager=test&{query}"))
+                .header("content-type", form);
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            admin.send(request.body(body).expect("a request")).await
+        };
+        let answer = send("dryRun=All", body).await;
+        assert!(
+            answer.status.is_success(),
+            "{method} {path}: {:#}",
+            answer.body
+        );
+        let some = send("dryRun=Some", body).await;
+        assert!(
+            matches!(some.status.as_u16(), 400 | 422),
+            "{method} {path}: {:#}",
+            some.body
+        );
     }
-    for (method, path) in [("POST", &all), ("DELETE", &one)] {
-        let some = admin
-            .call(method, &format!("{path}?dryRun=Some"), Some(&others))
-            .await;
-        assert!(matches!(some.status.as_u16(), 400 | 422), "{:#}", some.body);
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
+    for path in [&one, &all] {
+        admin.call("DELETE", path, Some(&options)).await.ok();
+    }
+    for method in ["PUT", "PATCH", "DELETE"] {
+        assert_eq!(
+            stage.nodes.requests(node.index, method).await,
+            [],
+            "{method}"
+        );
     }
     assert_eq!(stage.nodes.requests(node.index, "POST").await, before);
     assert_eq!(stage.nodes.held(&namespace).await.len(), 1);
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    assert_eq!(version(&admin.get(&one).await.ok()), version(&created));
     let taken = admin.post(&format!("{all}?dryRun=All"), &wanted).await;
     taken.expect(409, "AlreadyExists");
 }
 
+// mckinsey/agents-at-scale-ark#2907
 #[tokio::test]
 async fn a_delete_meant_for_another_object_releases_nothing() {
     let stage = stage::shared().await;
@@ -110,6 +144,7 @@ async fn a_delete_meant_for_another_object_releases_nothing() {
     assert_eq!(releases().await, 2);
 }
 
+// e2b-dev/E2B#879
 #[tokio::test]
 async fn the_lease_reaches_the_shutdown_time() {
     let stage = stage::shared().await;

@@ -129,6 +129,7 @@ async fn a_killed_server_forgets_no_claim_it_acknowledged() {
     assert_eq!(stage.nodes.held(&namespace).await, []);
 }
 
+// kubernetes/kubernetes#135285
 #[tokio::test]
 async fn a_server_that_is_asked_to_end_finishes_what_it_began() {
     let mut stage = Stage::start(StageOptions {

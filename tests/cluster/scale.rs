@@ -5,23 +5,20 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt as _;
 use kube::{
     Api, ResourceExt as _,
-    api::{ApiResource, DynamicObject},
-    core::GroupVersionKind,
+    api::DynamicObject,
     runtime::watcher::{self, Event},
 };
 
-use crate::stage::{Stage, StageOptions, item};
+use crate::{
+    kube_client::sandboxes,
+    stage::{Stage, StageOptions, item},
+};
 
 const NODES: usize = 200;
 const SANDBOXES: usize = 50_000;
 /// Long enough for a debug build on a machine that others use too.
 const SYNCS_WITHIN: Duration = Duration::from_secs(90);
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
-
-fn sandboxes() -> ApiResource {
-    let kind = GroupVersionKind::gvk("agents.x-k8s.io", "v1beta1", "Sandbox");
-    ApiResource::from_gvk_with_plural(&kind, "sandboxes")
-}
 
 #[tokio::test]
 async fn kubectl_and_an_informer_see_fifty_thousand_sandboxes() {

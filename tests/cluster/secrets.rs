@@ -3,14 +3,19 @@
 // clippy's own exemption for tests ends at their helpers.
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use http::Request;
 use kube::client::Body;
 use serde_json::json;
 
 use crate::{
+    access::readable_in,
     caller::Caller,
-    stage::{self, NODE_TOKEN, collection, item},
+    stage::{self, NODE_TOKEN, collection, eventually, item},
 };
+
+const SOON: Duration = Duration::from_secs(20);
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
@@ -21,6 +26,7 @@ async fn text(caller: &Caller, path: &str, accept: &str) -> String {
     answer.ok().to_string()
 }
 
+// openclaw/crabbox#1026
 #[tokio::test]
 async fn a_sandboxes_token_is_shown_to_its_creator_and_to_nobody_else() {
     let stage = stage::shared().await;
@@ -38,15 +44,46 @@ async fn a_sandboxes_token_is_shown_to_its_creator_and_to_nobody_else() {
 
     let mut events = direct.watch(&format!("{all}?watch=1")).await;
     let mut shown = vec![events.next().await.unwrap_or_default().to_string()];
-    for (path, accept) in [
-        (&one, "application/json"),
-        (&one, TABLE),
-        (&one, METADATA),
-        (&all, "application/json"),
-        (&all, TABLE),
-        (&format!("{all}?includeObject=Object"), TABLE),
+    readable_in(&stage, "--user=rhea", &namespace).await;
+    let proxied = Caller::new(stage.control_plane.config_as("rhea"));
+    let reader = stage.direct_as("rhea");
+    eventually(SOON, "the role is in force", async || {
+        reader.get(&one).await.status == 200
+    })
+    .await;
+    for caller in [&direct, &reader, &proxied] {
+        for (path, accept) in [
+            (&one, "application/json"),
+            (&one, "application/yaml"),
+            (&one, TABLE),
+            (&one, METADATA),
+            (&all, "application/json"),
+            (&all, TABLE),
+            (&format!("{all}?includeObject=Object"), TABLE),
+            (
+                &format!("{all}?watch=1&timeoutSeconds=1"),
+                "application/json",
+            ),
+            (&format!("{all}?watch=1&timeoutSeconds=1"), TABLE),
+            (&format!("{one}/status"), "application/json"),
+            (&one.replace("v1beta1", "v1alpha1"), "application/json"),
+        ] {
+            shown.push(text(caller, path, accept).await);
+        }
+    }
+    for caller in [&reader, &proxied] {
+        let refused = caller.post(&format!("{one}/token"), &json!({})).await;
+        refused.expect(403, "Forbidden");
+    }
+    let kubectl = stage.control_plane.kubectl_as("rhea");
+    let here = format!("--namespace={namespace}");
+    for args in [
+        &["describe", "sandbox", "vault"][..],
+        &["get", "sandboxes", "-o", "wide", "--show-labels"],
+        &["get", "sandboxes", "-o", "yaml", "--show-managed-fields"],
     ] {
-        shown.push(text(&direct, path, accept).await);
+        let args: Vec<_> = args.iter().copied().chain([here.as_str()]).collect();
+        shown.push(kubectl.stdout(&args).await);
     }
     for path in ["/metrics", "/readyz?verbose", "/openapi/v2"] {
         let request = Request::get(path).body(Body::empty());

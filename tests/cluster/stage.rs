@@ -24,7 +24,7 @@ use crate::{
     components::free_port,
     control_plane::{self, ControlPlane},
     nodes::Nodes,
-    pki::Authority,
+    pki::{Authority, Certificate},
     process::{Directory, Process},
     users::ADMIN,
 };
@@ -112,7 +112,7 @@ pub(crate) async fn shared() -> SharedStage {
         Some(stage) => stage,
         None => {
             let options = StageOptions {
-                own_nodes: 90,
+                own_nodes: 100,
                 ..StageOptions::default()
             };
             Arc::new(Stage::start(options).await)
@@ -256,6 +256,21 @@ impl Stage {
         publish(self.control_plane, self.nodes, [node]).await;
     }
 
+    /// Publishes an inventory that was read before, as a publisher does that is late.
+    pub(crate) async fn publish_late(&self, inventory: Value) {
+        apply_inventories(self.control_plane, vec![inventory]).await;
+    }
+
+    /// Where the server was started: its certificate is `tls.crt` and `tls.key` there.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A new certificate of the server's own authority, and its key.
+    pub(crate) fn certificate(&self) -> Certificate {
+        serving_certificate(&self.authority)
+    }
+
     /// Ends the server as a crash does.
     pub(crate) fn kill_serve(&mut self) {
         let idle = Process::start(
@@ -270,8 +285,18 @@ impl Stage {
 
     /// Starts a server that was killed, and waits until it is ready.
     pub(crate) async fn start_serve(&mut self) {
+        self.begin_serve();
+        self.serve_is_ready().await;
+    }
+
+    /// Starts a server that was killed.
+    pub(crate) fn begin_serve(&mut self) {
         let dir = self.directory.path();
         self.serve = start_serve(&self.options, &self.kubeconfig, self.port, dir);
+    }
+
+    /// Waits until the server is ready.
+    pub(crate) async fn serve_is_ready(&mut self) {
         let direct = self.direct_config(self.control_plane.config_as(ADMIN));
         wait_until_ready(&direct, &mut self.serve).await;
     }
@@ -367,10 +392,13 @@ pub(crate) async fn forget_nodes(control_plane: &ControlPlane) {
     control_plane.kubectl().stdout(&delete).await;
 }
 
+fn serving_certificate(authority: &Authority) -> Certificate {
+    let names = [SERVER_NAME, "localhost", "127.0.0.1"];
+    authority.serving(&names).unwrap()
+}
+
 pub(crate) fn write_files(authority: &Authority, dir: &Path) {
-    let serving = authority
-        .serving(&[SERVER_NAME, "localhost", "127.0.0.1"])
-        .unwrap();
+    let serving = serving_certificate(authority);
     for (file, content) in [
         ("tls.crt", &serving.certificate_pem),
         ("tls.key", &serving.key_pem),
@@ -413,10 +441,15 @@ async fn publish(
 ) {
     let mut items = Vec::new();
     for node in which {
-        let mut inventory = nodes.inventory(node).await;
+        items.push(nodes.inventory(node).await);
+    }
+    apply_inventories(control_plane, items).await;
+}
+
+async fn apply_inventories(control_plane: &ControlPlane, mut items: Vec<Value>) {
+    for inventory in &mut items {
         inventory["apiVersion"] = "extensions.agents.x-k8s.io/v1beta1".into();
         inventory["kind"] = "NodeInventory".into();
-        items.push(inventory);
     }
     if items.is_empty() {
         return;

@@ -49,6 +49,7 @@ async fn labelled(admin: &Caller, path: &str, label: &str) {
     admin.send(request.body(body).unwrap()).await.ok();
 }
 
+// cozystack/cozystack#1860, kubernetes/kubernetes#75837
 #[tokio::test]
 async fn a_watch_answers_at_once_and_begins_where_it_is_asked_to() {
     let stage = stage::shared().await;
@@ -100,6 +101,7 @@ async fn a_watch_answers_at_once_and_begins_where_it_is_asked_to() {
     assert!(version(&event["object"]) > version(&list));
 }
 
+// kubernetes/kubernetes#140890
 #[tokio::test]
 async fn a_streamed_list_ends_with_its_bookmark() {
     let stage = stage::shared().await;
@@ -126,6 +128,7 @@ async fn a_streamed_list_ends_with_its_bookmark() {
     }
 }
 
+// kubernetes/kubernetes#120282
 #[tokio::test]
 async fn a_watch_ends_in_order_when_its_time_is_over() {
     let stage = stage::shared().await;
@@ -138,6 +141,7 @@ async fn a_watch_ends_in_order_when_its_time_is_over() {
     assert!((2..8).contains(&took.as_secs()), "{took:?}");
 }
 
+// kubernetes/kubernetes#43299
 #[tokio::test]
 async fn what_leaves_a_selection_is_deleted_for_its_watcher() {
     let stage = stage::shared().await;
@@ -158,9 +162,17 @@ async fn what_leaves_a_selection_is_deleted_for_its_watcher() {
             (Some(kind), "painted")
         );
     }
+    let node = admin.get(&item(&namespace, "plain")).await.ok();
+    let node = node["status"]["nodeName"].as_str().unwrap_or_default();
+    let on_its_node = format!("fieldSelector=status.nodeName%3D{node},metadata.name%3Dplain");
     for (selector, expected) in [
         ("labelSelector=colour+in+(red,blue)", &["painted"][..]),
+        ("labelSelector=colour+in+(red,blue),!shape", &["painted"]),
+        ("labelSelector=colour+in+(red,blue),shape", &[]),
         ("labelSelector=!colour", &["plain"]),
+        (&on_its_node, &["plain"]),
+        ("fieldSelector=status.nodeName%3Dnowhere", &[]),
+        ("fieldSelector=metadata.name%3D%3Dplain", &["plain"]),
         ("fieldSelector=metadata.name!%3Dplain", &["painted"]),
         (
             "fieldSelector=metadata.name%3Dplain,metadata.namespace%3Delsewhere",
@@ -175,7 +187,12 @@ async fn what_leaves_a_selection_is_deleted_for_its_watcher() {
             .collect();
         assert_eq!(names, expected, "{selector}");
     }
-    for selector in ["fieldSelector=spec.nope%3D1", "labelSelector=a%3Db%3Dc"] {
+    for selector in [
+        "fieldSelector=spec.nope%3D1",
+        "fieldSelector=metadata.name",
+        "labelSelector=a%3Db%3Dc",
+        "labelSelector=a+in+x",
+    ] {
         admin
             .get(&format!("{all}?{selector}"))
             .await

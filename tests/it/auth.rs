@@ -350,6 +350,7 @@ async fn the_front_proxy_speaks_for_others() {
     is_anonymous(server.whoami(Some(&proxy), &headers).await);
 }
 
+// Adyen/kubectl-rexec#171
 #[tokio::test]
 async fn nobody_else_does() {
     let server = Server::start().await;

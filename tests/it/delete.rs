@@ -240,6 +240,68 @@ async fn an_unreachable_node_leaves_the_object_pending() {
         200,
         "what may still run is not said to be gone"
     );
+
+    // The object says what holds it, and nobody takes that away or over.
+    let own = json!(["sandbox.cocoonstack.io/release"]);
+    let mut shown = shown.json();
+    assert_eq!(shown["metadata"]["finalizers"], own);
+    let none = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
+    let kept = cluster.client.operations(item("a"), &none).await.json();
+    assert_eq!(kept["metadata"]["finalizers"], own, "{kept}");
+    shown["metadata"]["labels"]["seen"] = "yes".into();
+    let replaced = cluster.client.put(item("a"), &shown).await;
+    assert_eq!(replaced.code(), 200, "{}", replaced.text());
+    assert_eq!(replaced.json()["metadata"]["finalizers"], own);
+    node.clear_faults().await;
+    until("it is gone", || {
+        cluster.fleet.store().get("default", "a").is_none()
+    })
+    .await;
+    assert_eq!(node.claimed(), 0);
+}
+
+#[tokio::test]
+async fn the_servers_own_finalizer_is_nobody_elses_to_set() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let mut wanted = mk_sandbox("a");
+    wanted["metadata"]["finalizers"] = json!(["sandbox.cocoonstack.io/release", "example.com/x"]);
+    let created = cluster.client.post(SANDBOXES, &wanted).await;
+    let warning = created.header("warning").to_owned();
+    assert!(
+        warning.contains("metadata.finalizers[sandbox.cocoonstack.io/release]: dropped"),
+        "{warning}"
+    );
+    assert_eq!(
+        created.json()["metadata"]["finalizers"],
+        json!(["example.com/x"])
+    );
+}
+
+#[tokio::test]
+async fn a_release_that_hangs_holds_up_no_other() {
+    let cluster = Cluster::start(mk_node(8)).await;
+    let node = &cluster.nodes.nodes()[0];
+    let names = ["a", "b", "c", "d"];
+    let mut claims = Vec::new();
+    for name in names {
+        let created = cluster.create(name).await;
+        let claim = &created["metadata"]["annotations"]["sandbox.cocoonstack.io/claim-id"];
+        claims.push(claim.as_str().unwrap().to_owned());
+    }
+    assert!(node.inject(Fault::always(FaultKind::Refuse)).await);
+    for name in names {
+        cluster.client.delete(item(name), Value::Null).await.json();
+    }
+    node.clear_faults().await;
+    let path = format!("/v1/sandboxes/{}/release", claims[0]);
+    let hangs = Fault {
+        path,
+        ..Fault::always(FaultKind::Hang)
+    };
+    assert!(node.inject(hangs).await);
+    until("the others are released", || node.claimed() == 1).await;
+    let left = cluster.fleet.store().get("default", "a");
+    assert!(left.is_some_and(|left| left.value.deleted_at.is_some()));
 }
 
 #[tokio::test]

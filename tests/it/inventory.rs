@@ -287,6 +287,7 @@ async fn an_answer_that_is_no_list_empties_nothing() {
         },
         FaultKind::HttpRedirect {
             location: "http://127.0.0.1:1/".to_owned(),
+            status: 302,
         },
     ] {
         let bench = Bench::new(Setting::default()).await;

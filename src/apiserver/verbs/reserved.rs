@@ -1,5 +1,5 @@
-//! Labels and annotations that are the server's to set. Clients read them, but do not own them: what they send is compared
-//! with what is there without these keys.
+//! Labels, annotations and finalizers that are the server's to set. Clients read them, but do not own them: what they send is
+//! compared with what is there without these.
 
 use serde_json::{Map, Value};
 
@@ -7,10 +7,11 @@ use super::VerbRequest;
 use crate::apiserver::Resource;
 
 const MAPS: [&str; 2] = ["annotations", "labels"];
+const FINALIZERS: &str = "finalizers";
 /// Parts of metadata that are not there when they are empty.
 const EMPTY_IS_ABSENT: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
 
-/// Takes the server's keys out of what a client sent as a successor of `old`, and tells it of those that it changed.
+/// Takes the server's part out of what a client sent as a successor of `old`, and tells it of those that it changed.
 pub(super) fn refuse<R: Resource>(
     resource: &R,
     request: &VerbRequest,
@@ -21,7 +22,7 @@ pub(super) fn refuse<R: Resource>(
     strip(resource, new);
 }
 
-/// Takes the server's keys out of a configuration, and tells the client of those that the object has not got like that.
+/// Takes the server's part out of a configuration, and tells the client of those that the object has not got like that.
 pub(super) fn refuse_applied<R: Resource>(
     resource: &R,
     request: &VerbRequest,
@@ -43,6 +44,14 @@ pub(super) fn refuse_applied<R: Resource>(
             metadata.remove(map);
         }
     }
+    let Some(Value::Array(finalizers)) = metadata.get_mut(FINALIZERS) else {
+        return;
+    };
+    let n_sent = finalizers.len();
+    finalizers.retain(|finalizer| !is_own(resource, finalizer));
+    if finalizers.is_empty() && n_sent > 0 {
+        metadata.remove(FINALIZERS);
+    }
 }
 
 fn tell<R: Resource>(resource: &R, request: &VerbRequest, old: &Value, new: &Value) {
@@ -58,9 +67,28 @@ fn tell<R: Resource>(resource: &R, request: &VerbRequest, old: &Value, new: &Val
             ));
         }
     }
+    let known = finalizers(old);
+    let sent = finalizers(new).iter();
+    for finalizer in sent.filter(|it| is_own(resource, it) && !known.contains(it)) {
+        request.context.warn(format!(
+            "metadata.finalizers[{}]: dropped, this finalizer is set by the server",
+            finalizer.as_str().unwrap_or_default()
+        ));
+    }
 }
 
-/// Takes the server's keys out of an object, and the parts of its metadata that are empty then.
+fn finalizers(object: &Value) -> &[Value] {
+    let finalizers = object["metadata"][FINALIZERS].as_array();
+    finalizers.map_or(&[], Vec::as_slice)
+}
+
+fn is_own<R: Resource>(resource: &R, finalizer: &Value) -> bool {
+    finalizer
+        .as_str()
+        .is_some_and(|it| resource.is_reserved(it))
+}
+
+/// Takes the server's part out of an object, and the parts of its metadata that are empty then.
 pub(super) fn strip<R: Resource>(resource: &R, object: &mut Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
@@ -69,6 +97,9 @@ pub(super) fn strip<R: Resource>(resource: &R, object: &mut Value) {
         if let Some(pairs) = metadata.get_mut(map).and_then(Value::as_object_mut) {
             pairs.retain(|key, _| !resource.is_reserved(key));
         }
+    }
+    if let Some(Value::Array(finalizers)) = metadata.get_mut(FINALIZERS) {
+        finalizers.retain(|finalizer| !is_own(resource, finalizer));
     }
     for field in EMPTY_IS_ABSENT {
         let is_empty = match metadata.get(field) {
@@ -82,7 +113,7 @@ pub(super) fn strip<R: Resource>(resource: &R, object: &mut Value) {
     }
 }
 
-/// Puts the server's keys of `old` back into an object that has none.
+/// Puts the server's part of `old` back into an object that has none.
 pub(super) fn restore<R: Resource>(resource: &R, old: &Value, new: &mut Value) {
     let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
@@ -97,6 +128,15 @@ pub(super) fn restore<R: Resource>(resource: &R, old: &Value, new: &mut Value) {
             if let Value::Object(pairs) = pairs {
                 pairs.insert(key.clone(), value.clone());
             }
+        }
+    }
+    let own = finalizers(old).iter().filter(|it| is_own(resource, it));
+    for finalizer in own {
+        let finalizers = metadata
+            .entry(FINALIZERS)
+            .or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(finalizers) = finalizers {
+            finalizers.push(finalizer.clone());
         }
     }
 }

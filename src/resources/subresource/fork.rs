@@ -26,13 +26,12 @@ pub(in crate::resources) async fn fork(
     let options: SandboxForkOptions = serde_json::from_value(invoke.options.clone())
         .map_err(|error| Status::bad_request(format!("invalid SandboxForkOptions: {error}")))?;
     let parent = &invoke.object.value;
+    let behind = options.id.as_ref().map(|id| format!("{id}-"));
+    let behind = behind.unwrap_or_default();
     let prefix = options
         .name_prefix
-        .unwrap_or_else(|| format!("{}-", parent.name));
-    let prefix = match &options.id {
-        Some(id) => format!("{prefix}{id}-"),
-        None => prefix,
-    };
+        .unwrap_or_else(|| prefix_from(&parent.name, behind.len()));
+    let prefix = prefix + &behind;
     if prefix.len() > MAX_PREFIX || !is_dns1123_subdomain(&[&prefix, "x"].concat()) {
         return Err(invalid_prefix(sandboxes, parent, &prefix));
     }
@@ -87,6 +86,14 @@ fn made_before(
     Invoked::Json(StatusCode::OK, list(sandboxes, children.collect()))
 }
 
+/// What the names of copies begin with when nothing is said: as much of the parent's name as leaves room for the rest, of which
+/// so many characters are known.
+fn prefix_from(name: &str, n_behind: usize) -> String {
+    let room = MAX_PREFIX.saturating_sub(n_behind + 1).max(1);
+    let kept = name.get(..room).unwrap_or(name);
+    format!("{}-", kept.trim_end_matches(['-', '.']))
+}
+
 fn list(sandboxes: &Sandboxes, items: Vec<Value>) -> Value {
     json!({
         "apiVersion": "agents.x-k8s.io/v1beta1",
@@ -111,4 +118,26 @@ fn invalid_prefix(sandboxes: &Sandboxes, parent: &Sandbox, prefix: &str) -> Stat
         &parent.name,
         vec![cause],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, expected: &str) {
+        let prefix = prefix_from(name, 0);
+        assert_eq!(prefix, expected);
+        assert!(prefix.len() <= MAX_PREFIX && is_dns1123_subdomain(&[&prefix, "x"].concat()));
+    }
+
+    #[test]
+    fn a_name_of_any_length_begins_the_names_of_copies() {
+        check("a", "a-");
+        check(&"n".repeat(253), &format!("{}-", "n".repeat(199)));
+        let dotted = ["n".repeat(198), ".n".repeat(27)].concat();
+        check(&dotted, &format!("{}-", "n".repeat(198)));
+        let with_an_id = prefix_from(&"n".repeat(253), 40) + &"i".repeat(40);
+        assert_eq!(with_an_id.len(), MAX_PREFIX);
+    }
 }

@@ -200,7 +200,10 @@ async fn each_fault_is_told_from_the_others() {
     .await;
     let location = "http://127.0.0.1:1/v1/claim".to_owned();
     under(
-        FaultKind::HttpRedirect { location },
+        FaultKind::HttpRedirect {
+            location,
+            status: 308,
+        },
         |e| matches!(e, Error::Redirected { .. }),
         0,
     )

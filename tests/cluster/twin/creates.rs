@@ -1,6 +1,6 @@
 //! Objects that are created, or refused.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::step::{Step, plain, post, with};
 
@@ -20,6 +20,11 @@ pub(super) fn creates() -> Vec<Step> {
                 "",
                 json!({"metadata": {"name": null, "generateName": "gen-"}}),
             ),
+        ),
+        post(
+            "create from the longest base",
+            "?dryRun=All",
+            with("", based("b".repeat(253))),
         ),
         post("create with a bad name", "", plain("A_")),
         post(
@@ -170,4 +175,9 @@ pub(super) fn creates() -> Vec<Step> {
             ),
         ),
     ]
+}
+
+/// Metadata of an object whose name is to be made from `base`.
+fn based(base: String) -> Value {
+    json!({"metadata": {"name": null, "generateName": base}})
 }

@@ -47,6 +47,7 @@ async fn a_cluster_that_does_not_stream_lists_is_listed_in_pages() {
     eventually("all are listed", || bench.names().len() == 6).await;
 }
 
+// TencentCloud/CubeSandbox#933
 #[tokio::test]
 async fn without_the_right_to_read_the_server_is_not_ready_and_later_keeps_what_it_knows() {
     let cluster = Cluster::start().await;
