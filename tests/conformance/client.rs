@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use kube::client::Body;
 use serde_json::Value;
 

@@ -114,16 +114,6 @@ impl Server {
         self.client_as(ADMIN)
     }
 
-    /// Where its files are.
-    ///
-    /// # Panics
-    /// For the stub, which has none.
-    #[track_caller]
-    pub(super) fn directory(&self) -> &Path {
-        let running = self.running.as_ref().expect("a server with files");
-        running.directory.path()
-    }
-
     /// Its process.
     ///
     /// # Panics

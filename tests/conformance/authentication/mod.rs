@@ -2,12 +2,14 @@
 
 mod credentials;
 mod front_proxy;
+mod subprotocol;
 
 use std::time::Duration;
 
 use self::{
     credentials::{c_025, c_028, c_029, c_030, c_031, c_032},
     front_proxy::{c_020, c_021, c_022, c_023, c_024, c_026, c_027},
+    subprotocol::c_033,
 };
 use crate::{caller::Answer, conformance::client::Client};
 
@@ -25,7 +27,7 @@ items! {
     c_030 P0 "Who shows a bad credential is told nothing but Unauthorized; over HTTP/2 the connection of a stranger ends with the answer.", ours;
     c_031 P1 "The proxy's headers come before the certificate and that before the token, and a bad one does not hide the next.", ours;
     c_032 P1 "Impersonation needs a right for each thing that the caller wants to be.", ours;
-    c_033 P2 "A WebSocket client may carry its token as a subprotocol, which is never echoed.", left "not built yet";
+    c_033 P2 "A WebSocket client may carry its token as a subprotocol, which is never echoed.", ours;
 }
 
 const SOON: Duration = Duration::from_secs(15);

@@ -27,6 +27,6 @@ items! {
     c_014 P0 "The resources of a version are told within 5 s, also when many ask.";
     c_015 P0 "What is refused instead of an upgrade is refused with 4xx or 5xx.", ours;
     c_016 P1 "A connection has 100 streams at once, and one that stalls holds up no other.", ours;
-    c_017 P2 "Connections may be asked to end now and then, so that they spread over replicas.", left "not built yet";
+    c_017 P2 "Connections may be asked to end now and then, so that they spread over replicas.", left "built as --goaway-chance; it is a matter of chance, which tests/it/goaway.rs shows over many requests";
     c_018 P0 "Two replicas, a readiness gate and a disruption budget keep the registration available.", later "one server serves; followers come with a second replica";
 }
