@@ -125,6 +125,11 @@ impl Fleet {
             .collect()
     }
 
+    /// Whether there is such a node.
+    pub fn knows(&self, node: &NodeName) -> bool {
+        self.lock().nodes.contains_key(node)
+    }
+
     /// Every node, also one whose address is not known.
     pub fn node_names(&self) -> HashSet<NodeName> {
         self.lock().nodes.keys().cloned().collect()

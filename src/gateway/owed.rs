@@ -215,7 +215,7 @@ impl Gateway {
         let (fleet, owed) = (&self.inner.fleet, &self.inner.owed);
         let address = fleet.address(&node);
         let listed = fleet.by_claim(&node, &claim);
-        let in_index = address.is_some() || listed.is_some();
+        let in_index = fleet.knows(&node);
         let standing = owed.look(&node, &claim, in_index)?;
         if listed.is_some_and(|record| record.value.deleted_at.is_none()) {
             fleet.set_deleted(&node, &claim, Now::read());
@@ -346,5 +346,34 @@ impl Owed {
             (false, true) => Standing::Known,
             (false, false) => Standing::Unknown,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::route::tests::mk_gateway, *};
+    use crate::fleet::Report;
+
+    #[tokio::test]
+    async fn what_a_node_without_address_denies_is_owed_as_long_as_the_node_is_there() {
+        let gateway = mk_gateway();
+        let (fleet, node) = (&gateway.inner.fleet, NodeName::from("n1"));
+        let claim = ClaimId::from("sb_1");
+        let report = Report {
+            address: None,
+            rows: Vec::new(),
+            pools: None,
+            complete: true,
+            published_since: UnixTime::from_secs(0),
+        };
+        fleet.publish(&node, &report, true, true, Now::read());
+        gateway.owe(node.clone(), claim.clone(), None);
+        // As a daemon that is just starting does, which may come to remember it.
+        fleet.confirmed_absent(&node, &claim, Now::read());
+        gateway.pay(node.clone(), claim.clone()).await;
+        assert!(gateway.is_owed(&node, &claim));
+        fleet.forget_node(&node);
+        gateway.pay(node.clone(), claim.clone()).await;
+        assert!(!gateway.is_owed(&node, &claim));
     }
 }

@@ -192,7 +192,7 @@ pub(super) fn key_of(sandbox: &Sandbox) -> SandboxKey {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         fleet::HealthLimits,
@@ -202,7 +202,7 @@ mod tests {
         store::Limits,
     };
 
-    fn mk_gateway() -> Gateway {
+    pub(in crate::gateway) fn mk_gateway() -> Gateway {
         let first = ResourceVersion::first_of_epoch(1).unwrap();
         let fleet = Fleet::new(first, Limits::default(), HealthLimits::default());
         let (fleet, token) = (Arc::new(fleet), TokenSource::Absent);
