@@ -352,7 +352,7 @@ mod tests {
                 claim: "sb_1".into(),
                 node: "n1".into(),
                 address: "10.0.0.7:7777".into(),
-                node_ip: None,
+                daemon: None,
                 pool: None,
                 from_checkpoint: None,
                 uid: uid_of(&"n1".into(), &"sb_1".into()),

@@ -11,7 +11,7 @@ use super::{
     node::{End, Hold, Node},
 };
 use crate::{
-    api::{ClaimId, NodeName, PoolKey, SandboxKey, ShutdownPolicy, UserPart, labels},
+    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, ShutdownPolicy, UserPart, labels},
     meta::{UnixTime, validate_label_value, validate_qualified_name},
 };
 
@@ -157,10 +157,7 @@ impl State {
         if let Some(known) = node.claims.get(&row.claim).cloned() {
             let hold = settle(node, row, source, now);
             let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
-            merged.node_ip = node.address_ip();
-            if merged.address.is_empty() {
-                merged.address = node.authority();
-            }
+            merged.daemon = node.daemon();
             merged.node_lost = source.is_lost(node) && !merged.is_over();
             let state_of = |sandbox: &Sandbox| (sandbox.phase, sandbox.node_lost, sandbox.gone);
             if state_of(&merged) != state_of(&known.value) {
@@ -239,15 +236,12 @@ impl Node {
         there.filter(|sandbox| !sandbox.gone && !listed.contains(&sandbox.claim))
     }
 
-    pub(super) fn address_ip(&self) -> Option<std::net::IpAddr> {
-        self.address.as_ref()?.ip()
-    }
-
-    /// Where sandboxes are reached of which nobody says it: a claim's answer does, the list of the daemon does not. It is the
-    /// daemon that programs in a sandbox are reached through.
-    fn authority(&self) -> CompactString {
-        let address = self.address.as_ref();
-        address.map_or_else(CompactString::default, |address| address.authority().into())
+    /// Where the daemon is reached, shared by its sandboxes.
+    pub(super) fn daemon(&mut self) -> Option<Arc<NodeAddress>> {
+        if self.daemon.as_deref() != self.address.as_ref() {
+            self.daemon = self.address.clone().map(Arc::new);
+        }
+        self.daemon.clone()
     }
 }
 
@@ -311,18 +305,15 @@ fn effective(phase: Phase, deadline: Option<UnixTime>, now: UnixTime) -> Phase {
     }
 }
 
-fn first_seen(node: &Node, row: &Row, created: UnixTime, now: UnixTime) -> Sandbox {
+fn first_seen(node: &mut Node, row: &Row, created: UnixTime, now: UnixTime) -> Sandbox {
     Sandbox {
         namespace: namespace_of_claim_ref(&row.claim_ref).into(),
         name: CompactString::default(),
         uid: uid_of(&node.name, &row.claim),
         claim: row.claim.clone(),
         node: node.name.clone(),
-        address: match row.address.as_str() {
-            "" => node.authority(),
-            address => address.into(),
-        },
-        node_ip: node.address_ip(),
+        address: row.address.clone(),
+        daemon: node.daemon(),
         pool: merged_pool(None, row.pool.as_ref()),
         from_checkpoint: row.from_checkpoint.clone(),
         created,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -122,6 +123,8 @@ impl Dead {
 pub(super) struct Node {
     pub(super) name: NodeName,
     pub(super) address: Option<NodeAddress>,
+    /// The same, shared by the sandboxes; see [`Node::daemon`].
+    pub(super) daemon: Option<Arc<NodeAddress>>,
     pub(super) claims: Claims,
     pub(super) holds: HashMap<ClaimId, Hold>,
     pub(super) dead: Dead,
@@ -152,6 +155,7 @@ impl Node {
         Self {
             name,
             address: None,
+            daemon: None,
             claims: Claims::default(),
             holds: HashMap::new(),
             dead: Dead::default(),

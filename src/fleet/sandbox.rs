@@ -72,8 +72,9 @@ pub struct Sandbox {
     pub node: NodeName,
     /// Where it is reached, as the node says; empty when the node says nothing.
     pub address: CompactString,
-    /// Host of the node's daemon when that is an IP, for a sandbox without an address of its own.
-    pub node_ip: Option<IpAddr>,
+    /// Where its node's daemon is reached, for a sandbox of which nobody says an address. One of a node's sandboxes shares it with
+    /// the others.
+    pub daemon: Option<Arc<NodeAddress>>,
     /// What it was made from; `None` when the publisher does not say.
     pub pool: Option<Arc<PoolKey>>,
     /// The checkpoint it was started from.
@@ -106,11 +107,25 @@ impl Sandbox {
         self.gone || self.phase == Phase::Expired
     }
 
+    /// Where programs in it are reached: at its own address, else at the daemon of its node, as `host:port` or, behind TLS, as an
+    /// origin.
+    pub fn reached_at(&self) -> Option<CompactString> {
+        if !self.address.is_empty() {
+            return Some(self.address.clone());
+        }
+        let daemon = self.daemon.as_deref()?;
+        Some(match daemon.is_tls() {
+            true => daemon.origin().into(),
+            false => daemon.authority().into(),
+        })
+    }
+
     /// Where it is reached: the host of its address, else of its node's daemon, if that is an IP.
     pub fn pod_ip(&self) -> Option<IpAddr> {
         let address = self.address.as_str();
         let own = address.parse::<NodeAddress>().ok().and_then(|a| a.ip());
-        own.or_else(|| address.parse().ok()).or(self.node_ip)
+        own.or_else(|| address.parse().ok())
+            .or_else(|| self.daemon.as_ref()?.ip())
     }
 
     /// Whether the object outlives its lease, to tell that it expired.

@@ -274,7 +274,7 @@ impl State {
             namespace: key.namespace,
             name: key.name,
             uid: uid_of(&granted.node, &granted.claim),
-            node_ip: node.address_ip(),
+            daemon: node.daemon(),
             claim: granted.claim,
             node: granted.node,
             address: granted.address,

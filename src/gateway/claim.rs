@@ -15,7 +15,7 @@ use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
     fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox},
     meta::UnixTime,
-    sandboxd::{self, CheckpointClaim, ClaimReply, ClaimRequest, Claimed, SandboxRow},
+    sandboxd::{self, CheckpointClaim, ClaimReply, ClaimRequest, Claimed},
     snapshots::Snapshot,
     store::Stored,
 };
@@ -61,6 +61,14 @@ struct Grant {
     reply: ClaimReply,
     /// When the node made it.
     claimed_at: UnixTime,
+}
+
+/// Why a checkpoint was not claimed.
+enum Unclaimed {
+    /// The daemon's answer to the claim.
+    Refused(sandboxd::Error),
+    /// It was granted, and is being released: it cannot be told whose it is.
+    GivenBack(Error),
 }
 
 /// One claim, over all its attempts.
@@ -279,6 +287,11 @@ impl Claim {
                 require_promoted,
             }) => (addresses, require_promoted),
         };
+        if self.is_of_checkpoint() {
+            // Other nodes may have it, and are known by what they say of themselves.
+            self.refuse(self.snapshot_gone(node));
+            return Ok(None);
+        }
         fleet.found_empty(&self.order.pool, &node);
         self.refuse(Error::NoWarmCapacity {
             pool: self.order.pool.clone(),
@@ -321,7 +334,14 @@ impl Claim {
                 let daemon = inner.daemons.node(address, inner.options.claim_timeout);
                 daemon.claim(&request).await
             }
-            Some(snapshot) => self.claim_checkpoint(snapshot, placement).await,
+            Some(snapshot) => match self.claim_checkpoint(snapshot, placement).await {
+                Ok(claimed) => Ok(claimed),
+                Err(Unclaimed::Refused(error)) => Err(error),
+                Err(Unclaimed::GivenBack(refusal)) => {
+                    self.refuse(refusal);
+                    return Ok(None);
+                }
+            },
         };
         let error = match answer {
             Ok(claimed) => return Ok(Some(claimed)),
@@ -372,7 +392,7 @@ impl Claim {
         &self,
         snapshot: &Snapshot,
         Placement { node, address }: &Placement,
-    ) -> sandboxd::Result<Claimed> {
+    ) -> Result<Claimed, Unclaimed> {
         let inner = &self.gateway.inner;
         let daemon = inner.daemons.node(address, inner.options.claim_timeout);
         let request = CheckpointClaim {
@@ -381,20 +401,24 @@ impl Claim {
             metadata: self.request.metadata.clone(),
             on_expire: None,
         };
-        let claimed = daemon.checkpoint_claim(&snapshot.id, &request).await?;
-        if let Claimed::Granted(reply) = &claimed {
-            let kept = daemon.sandbox(&reply.id).await;
-            let is_kept = |row: &SandboxRow| {
-                let kept = row.metadata.get(labels::CLAIM_REF);
-                kept == Some(&self.request.claim_ref)
-            };
-            if !kept.as_ref().is_ok_and(|found| is_kept(&found.row)) {
-                self.gateway
-                    .release_unlisted(node.clone(), reply.id.clone());
-                return Err(kept.err().unwrap_or(sandboxd::Error::RouteMissing));
+        let claimed = daemon.checkpoint_claim(&snapshot.id, &request).await;
+        let claimed = claimed.map_err(Unclaimed::Refused)?;
+        let Claimed::Granted(reply) = &claimed else {
+            return Ok(claimed);
+        };
+        let refusal = match daemon.sandbox(&reply.id).await {
+            Ok(found)
+                if found.row.metadata.get(labels::CLAIM_REF) == Some(&self.request.claim_ref) =>
+            {
+                return Ok(claimed);
             }
-        }
-        Ok(claimed)
+            Ok(_) => Error::TooOld { node: node.clone() },
+            // What is not known to be kept is not kept; that it is given back does not depend on this answer.
+            Err(error) => Error::of_call(node, &self.order.key, error),
+        };
+        self.gateway
+            .release_unlisted(node.clone(), reply.id.clone());
+        Err(Unclaimed::GivenBack(refusal))
     }
 
     /// The grant behind an answer that broke off, if the node says at once that there is one.

@@ -22,6 +22,12 @@ pub enum Error {
         /// Whether its holder is being deleted.
         terminating: bool,
     },
+    /// As many snapshots and promotions are under way on the node as it may have at once. Nothing was done.
+    #[error("node {node} has too many snapshots under way")]
+    Busy {
+        /// The node.
+        node: NodeName,
+    },
     /// The name is another snapshot's, or one is being taken for it. Nothing was done.
     #[error("the name {name} is another snapshot's")]
     SnapshotNameTaken {

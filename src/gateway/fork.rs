@@ -16,6 +16,9 @@ use crate::{
 /// How long a fork may take: it copies memory.
 const FORK_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// How long a daemon may still work on a call whose client hung up, as for a claim.
+const SETTLED_AFTER: Duration = Duration::from_secs(100);
+
 /// What is forked.
 #[derive(Clone, Debug)]
 pub struct ForkOrder {
@@ -72,6 +75,20 @@ impl Gateway {
     /// See [`Error`].
     pub async fn fork(&self, order: ForkOrder) -> Result<Forked> {
         let parent = &order.parent.value;
+        if parent.deleted_at.is_some() {
+            return Err(conflict("the sandbox is being deleted"));
+        }
+        let under_way = match order.once {
+            true => Some(self.begin_once(&order)?),
+            false => None,
+        };
+        if order.once {
+            // Whatever has become of the parent since.
+            let children = self.made_before(&order).await?;
+            if !children.is_empty() {
+                return Ok(Forked::Before(children));
+            }
+        }
         match parent.phase {
             Phase::Running | Phase::Paused | Phase::Unknown => {}
             Phase::Archived => {
@@ -82,24 +99,18 @@ impl Gateway {
             Phase::Failed => return Err(conflict("a failed sandbox cannot be forked")),
             Phase::Expired => return Err(conflict("the sandbox has expired")),
         }
-        if parent.deleted_at.is_some() {
-            return Err(conflict("the sandbox is being deleted"));
-        }
-        let under_way = match order.once {
-            true => Some(self.begin_once(&order)?),
-            false => None,
-        };
-        if order.once {
-            let children = self.made_before(&order).await?;
-            if !children.is_empty() {
-                return Ok(Forked::Before(children));
-            }
-        }
         let (answer_tx, answer_rx) = oneshot::channel();
         let run = self.clone().run_fork(order, answer_tx);
+        let gateway = self.clone();
         self.inner.tasks.spawn(async move {
-            run.await;
-            drop(under_way);
+            let is_known = run.await;
+            if let (false, Some(under_way)) = (is_known, under_way) {
+                // The daemon may still be at it: one that is asked again would make it twice.
+                gateway.spawn_until_shutdown(async move {
+                    let _under_way = under_way;
+                    tokio::time::sleep(SETTLED_AFTER).await;
+                });
+            }
         });
         let children = answer_rx.await.unwrap_or(Err(Error::Ending));
         children.map(Forked::Now)
@@ -126,7 +137,7 @@ impl Gateway {
         let prefix = reference_prefix(order);
         let children = rows
             .iter()
-            .filter(|row| row.claim_ref.starts_with(&prefix))
+            .filter(|row| row.claim_ref.strip_prefix(&prefix) == Some(row.id.as_str()))
             .map(|row| {
                 let record = self.inner.fleet.by_claim(&parent.node, &row.id);
                 record.ok_or_else(|| {
@@ -140,13 +151,15 @@ impl Gateway {
         Ok(children)
     }
 
+    /// Whether the node said what it did.
     async fn run_fork(
         self,
         order: ForkOrder,
         answer_tx: oneshot::Sender<Result<Vec<ForkedSandbox>>>,
-    ) {
+    ) -> bool {
         let answer = self.call_fork(&order).await;
         self.inner.metrics.called("fork", answer.is_ok());
+        let is_known = !matches!(answer, Err(Error::OutcomeUnknown { .. }));
         let listed = answer.map(|children| {
             let listed = children
                 .into_iter()
@@ -159,6 +172,7 @@ impl Gateway {
                 let _ = self.release(child.record).await;
             }
         }
+        is_known
     }
 
     async fn call_fork(&self, order: &ForkOrder) -> Result<Vec<ClaimReply>> {

@@ -13,8 +13,8 @@ use super::{Error, Result};
 
 type Call<T> = Shared<BoxFuture<'static, Result<T>>>;
 
-/// Calls under way, each with a word for what it does. Bounded by the number of requests that may be in flight, since each was
-/// begun by one.
+/// Calls under way, each with a word for what it does. Each was begun by a request
+/// and may outlast it: who begins long ones bounds them.
 pub(super) struct Joint<K: Eq + Hash, T: Clone>(Arc<DashMap<K, (&'static str, Call<T>)>>);
 
 impl<K: Eq + Hash, T: Clone> Default for Joint<K, T> {

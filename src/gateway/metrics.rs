@@ -18,6 +18,7 @@ pub struct GatewayMetrics {
     pub(super) doubles_released: Counter,
     pub(super) releases_owed: Gauge,
     pub(super) lease_renewals: Counter,
+    pub(super) unattributed_snapshots: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -42,6 +43,7 @@ impl Default for GatewayMetrics {
             doubles_released: Counter::default(),
             releases_owed: Gauge::default(),
             lease_renewals: Counter::default(),
+            unattributed_snapshots: Gauge::default(),
         }
     }
 }
@@ -94,6 +96,12 @@ impl GatewayMetrics {
                 "lease_renewals",
                 "Leases renewed up to a shutdown time",
                 new.lease_renewals,
+            ),
+            unattributed_snapshots: metrics.register(
+                room,
+                "unattributed_snapshots",
+                "Checkpoints on nodes that belong to no namespace and are not listed",
+                new.unattributed_snapshots,
             ),
         }
     }

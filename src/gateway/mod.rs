@@ -17,6 +17,7 @@ mod joint;
 mod keep;
 mod lease;
 mod lifecycle;
+mod long;
 mod metrics;
 mod owed;
 mod promote;

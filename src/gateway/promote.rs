@@ -21,6 +21,9 @@ impl Gateway {
         template: String,
     ) -> Result<Progress<PoolKey>> {
         let sandbox = &record.value;
+        if sandbox.deleted_at.is_some() {
+            return Err(conflict("the sandbox is being deleted"));
+        }
         match sandbox.phase {
             Phase::Running | Phase::Paused | Phase::Unknown => {}
             Phase::Archived => {
@@ -48,6 +51,7 @@ impl Gateway {
         template: String,
     ) -> Result<PoolKey> {
         let sandbox = &record.value;
+        let _place = self.inner.long_calls.begin(&sandbox.node)?;
         let daemon = self
             .inner
             .daemons

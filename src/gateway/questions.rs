@@ -3,9 +3,17 @@
 use super::{Gateway, Result, lifecycle::conflict};
 use crate::{
     api::{NodeAddress, Token},
-    fleet::Sandbox,
+    fleet::{Phase, Sandbox},
     sandboxd::{self, Stats},
 };
+
+/// The node knows nothing of a sandbox whose lease is over.
+fn check_alive(sandbox: &Sandbox) -> Result<()> {
+    match sandbox.phase {
+        Phase::Expired => Err(conflict("the sandbox has expired")),
+        _ => Ok(()),
+    }
+}
 
 impl Gateway {
     /// What the sandbox uses now.
@@ -13,6 +21,7 @@ impl Gateway {
     /// # Errors
     /// See [`super::Error`].
     pub async fn stats(&self, sandbox: &Sandbox) -> Result<Stats> {
+        check_alive(sandbox)?;
         let address = self.address_of(sandbox)?;
         let answer = self.daemon(&address).stats(&sandbox.claim).await;
         self.answered(sandbox, &address, "stats", answer).await
@@ -23,6 +32,7 @@ impl Gateway {
     /// # Errors
     /// See [`super::Error`]; a conflict when the node gives none, as one without an API token does.
     pub async fn token(&self, sandbox: &Sandbox) -> Result<Token> {
+        check_alive(sandbox)?;
         let address = self.address_of(sandbox)?;
         let answer = self.daemon(&address).sandbox(&sandbox.claim).await;
         let found = self.answered(sandbox, &address, "token", answer).await?;

@@ -6,7 +6,8 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Error, GatewayMetrics, Result, fork::ForksUnderWay, joint::Joint, owed::Owed, renew::Renewals,
+    Error, GatewayMetrics, Result, fork::ForksUnderWay, joint::Joint, long::LongCalls, owed::Owed,
+    renew::Renewals,
 };
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey},
@@ -68,6 +69,7 @@ pub(super) struct Inner {
     pub(super) phases: Joint<ClaimId, Arc<Stored<Sandbox>>>,
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) checkpoints: Joint<(ClaimId, Key), Arc<Stored<Snapshot>>>,
+    pub(super) long_calls: LongCalls,
     pub(super) promotions: Joint<(ClaimId, String), PoolKey>,
     pub(super) forks: ForksUnderWay,
     pub(super) owed: Owed,
@@ -107,6 +109,7 @@ impl Gateway {
             phases: Joint::default(),
             snapshots,
             checkpoints: Joint::default(),
+            long_calls: LongCalls::default(),
             promotions: Joint::default(),
             forks: ForksUnderWay::default(),
             owed: Owed::default(),
@@ -118,7 +121,8 @@ impl Gateway {
         gateway.spawn_until_shutdown(Self::collect_debts(gateway.clone()));
         gateway.spawn_until_shutdown(Self::renew_leases(gateway.clone()));
         let (snapshots, daemons) = (gateway.inner.snapshots.clone(), &gateway.inner.daemons);
-        gateway.spawn_until_shutdown(snapshots.follow(daemons.clone()));
+        let unattributed = gateway.inner.metrics.unattributed_snapshots.clone();
+        gateway.spawn_until_shutdown(snapshots.follow(daemons.clone(), unattributed));
         gateway
     }
 
@@ -141,7 +145,7 @@ impl Gateway {
         }
     }
 
-    fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
         let broken = self.inner.broken.clone().drop_guard();
         self.inner.tasks.spawn(async move {

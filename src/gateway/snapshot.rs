@@ -1,16 +1,19 @@
 //! Snapshots: checkpoints of a running sandbox, on its node.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::{Error, Gateway, Progress, Result, lifecycle::conflict, route::is_silence};
+use super::{Error, Gateway, Progress, Result, lifecycle::conflict};
 use crate::{
-    api::{NodeAddress, NodeName, SandboxKey},
+    api::{ClaimId, NodeAddress, NodeName, SandboxKey},
     fleet::{Phase, Sandbox},
     meta::UnixTime,
-    sandboxd,
+    sandboxd::{self, CheckpointRecord},
     snapshots::{Snapshot, daemon_name},
     store::{Key, Stored},
 };
+
+/// How long a daemon may still work on a call whose client hung up, as for a claim.
+const SETTLED_AFTER: Duration = Duration::from_secs(100);
 
 impl Gateway {
     /// Takes a snapshot under a name in the sandbox's namespace, and lists it. The sandbox keeps running. A client that asks again
@@ -23,11 +26,47 @@ impl Gateway {
         record: Arc<Stored<Sandbox>>,
         name: &str,
     ) -> Result<Progress<Arc<Stored<Snapshot>>>> {
-        let sandbox = &record.value;
-        let key = Key::new(sandbox.namespace.clone(), name);
-        let for_daemon = daemon_name(&key)?;
-        if let Some(known) = self.known_snapshot(sandbox, &key)? {
+        let key = Key::new(record.value.namespace.clone(), name);
+        if let Some(known) = self.known_snapshot(&record.value, &key)? {
             return Ok(Progress::Done(known));
+        }
+        let (work, _) = self.begin_snapshot(record, key)?;
+        self.wait_for(work).await
+    }
+
+    /// As [`Gateway::snapshot`], for a snapshot that is not there yet and that nobody else is taking.
+    ///
+    /// # Errors
+    /// See [`super::Error`].
+    pub async fn create_snapshot(
+        &self,
+        record: Arc<Stored<Sandbox>>,
+        name: &str,
+    ) -> Result<Progress<Arc<Stored<Snapshot>>>> {
+        let key = Key::new(record.value.namespace.clone(), name);
+        if self.known_snapshot(&record.value, &key)?.is_some() {
+            return Err(taken(&key));
+        }
+        let (work, is_ours) = self.begin_snapshot(record, key.clone())?;
+        match is_ours {
+            true => self.wait_for(work).await,
+            false => Err(taken(&key)),
+        }
+    }
+
+    /// The call that takes a snapshot, and whether this began it.
+    fn begin_snapshot(
+        &self,
+        record: Arc<Stored<Sandbox>>,
+        key: Key,
+    ) -> Result<(
+        impl Future<Output = Result<Arc<Stored<Snapshot>>>> + use<>,
+        bool,
+    )> {
+        let sandbox = &record.value;
+        let for_daemon = daemon_name(&key)?;
+        if sandbox.deleted_at.is_some() {
+            return Err(conflict("the sandbox is being deleted"));
         }
         match sandbox.phase {
             Phase::Running | Phase::Paused | Phase::Unknown => {}
@@ -41,12 +80,13 @@ impl Gateway {
         }
         let address = self.address_of(sandbox)?;
         let (gateway, call) = (self.clone(), (sandbox.claim.clone(), key.clone()));
-        let checkpoints = &self.inner.checkpoints;
+        let (checkpoints, mut is_ours) = (&self.inner.checkpoints, false);
         let work = checkpoints.join(&self.inner.tasks, call, "snapshot", || {
+            is_ours = true;
             gateway.call_snapshot(record, address, key, for_daemon)
         });
         let work = work.map_err(|other| conflict(&format!("a {other} is under way")))?;
-        self.wait_for(work).await
+        Ok((work, is_ours))
     }
 
     /// The sandbox's snapshot of that name, if it is there already.
@@ -76,13 +116,10 @@ impl Gateway {
         }
         let reserved = snapshots.reserve(key.clone());
         let reserved = reserved.map_err(|_| taken(&key))?;
+        let _place = self.inner.long_calls.begin(node)?;
         let list = |record| snapshots.taken(&reserved, node, &record, UnixTime::now());
         // One whose answer was lost may be there already.
-        if let Ok(checkpoints) = self.daemon(&address).checkpoints().await
-            && let Some(taken) = checkpoints.into_iter().find(|known| {
-                known.sandbox_id == sandbox.claim && known.name.as_ref() == Some(&name)
-            })
-        {
+        if let Some(taken) = self.find_checkpoint(&address, &sandbox.claim, &name).await {
             return Ok(list(taken));
         }
         let daemon = self
@@ -94,12 +131,36 @@ impl Gateway {
         match answer {
             Ok(taken) => Ok(list(taken)),
             Err(error) => {
+                if breaks_off(&error)
+                    && let Some(taken) = self.find_checkpoint(&address, &sandbox.claim, &name).await
+                {
+                    return Ok(list(taken));
+                }
                 if error.outcome_unknown() {
                     snapshots.ask_soon(node);
+                    // It may still come: until then its name is nobody else's.
+                    self.spawn_until_shutdown(async move {
+                        let _reserved = reserved;
+                        tokio::time::sleep(SETTLED_AFTER).await;
+                    });
                 }
                 Err(self.refused(sandbox, &address, error).await)
             }
         }
+    }
+
+    /// The checkpoint of a claim under a name, if the node says at once that there is one.
+    async fn find_checkpoint(
+        &self,
+        address: &NodeAddress,
+        claim: &ClaimId,
+        name: &str,
+    ) -> Option<CheckpointRecord> {
+        let checkpoints = self.daemon(address).checkpoints().await.ok()?;
+        let is_it = |known: &CheckpointRecord| {
+            known.sandbox_id == *claim && known.name.as_deref() == Some(name)
+        };
+        checkpoints.into_iter().find(is_it)
     }
 
     /// Deletes a snapshot from every node that is known to have it, and gives its last state. What a node does not confirm stays listed.
@@ -131,6 +192,19 @@ impl Gateway {
         let address = self.inner.fleet.address(node);
         let address = address.ok_or_else(|| Error::NoAddress { node: node.clone() })?;
         let answer = self.daemon(&address).delete_checkpoint(&snapshot.id).await;
+        let answer = match answer {
+            // Asked whether it is there, a node that did it says so.
+            Err(error) if breaks_off(&error) => {
+                let left = self.daemon(&address).checkpoints().await;
+                let is_left =
+                    |left: Vec<CheckpointRecord>| left.iter().any(|known| known.id == snapshot.id);
+                match left.map(is_left) {
+                    Ok(false) => Ok(()),
+                    _ => Err(error),
+                }
+            }
+            answer => answer,
+        };
         let is_gone = matches!(answer, Ok(()) | Err(sandboxd::Error::NotFound { .. }));
         self.inner.metrics.called("delete_snapshot", is_gone);
         match answer {
@@ -138,7 +212,7 @@ impl Gateway {
                 Ok(self.inner.snapshots.deleted(node, &snapshot.id))
             }
             Err(error) => {
-                if !is_silence(&error) {
+                if error.outcome_unknown() {
                     self.inner.snapshots.ask_soon(node);
                 }
                 self.suspect_if_silent(node, &error);
@@ -153,4 +227,12 @@ fn taken(key: &Key) -> Error {
     Error::SnapshotNameTaken {
         name: key.name.to_string(),
     }
+}
+
+/// Whether an answer began and did not end, so that the node is there to be asked.
+fn breaks_off(error: &sandboxd::Error) -> bool {
+    matches!(
+        error,
+        sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. }
+    )
 }

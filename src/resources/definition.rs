@@ -179,7 +179,14 @@ pub fn sandbox_definition() -> schema::Result<Definition> {
             creates: true,
             ..subresource::<SandboxForkOptions>("fork", "SandboxForkOptions", &list)?
         },
-        subresource::<SandboxSnapshotOptions>("snapshot", "SandboxSnapshotOptions", &snapshot)?,
+        Subresource {
+            creates: true,
+            ..subresource::<SandboxSnapshotOptions>(
+                "snapshot",
+                "SandboxSnapshotOptions",
+                &snapshot,
+            )?
+        },
         subresource::<SandboxPromoteOptions>("promote", "SandboxPromoteOptions", &promotion)?,
         subresource::<SandboxTokenOptions>("token", "SandboxTokenOptions", &token)?,
         Subresource {

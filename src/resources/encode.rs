@@ -159,9 +159,9 @@ fn object_labels(sandbox: &Sandbox, out: &mut Vec<u8>) {
 
 fn annotations(sandbox: &Sandbox, out: &mut Vec<u8>) {
     let deadline = sandbox.deadline.map(|deadline| deadline.to_string());
-    let address = Some(sandbox.address.as_str()).filter(|address| !address.is_empty());
+    let address = sandbox.reached_at();
     let own = [
-        address.map(|address| (labels::ADDRESS, address)),
+        address.as_deref().map(|address| (labels::ADDRESS, address)),
         Some((labels::CLAIM_ID, sandbox.claim.as_str())),
         deadline
             .as_deref()

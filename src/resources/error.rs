@@ -35,7 +35,7 @@ pub(super) fn status(definition: &Definition, name: &str, error: &Error) -> Stat
         Error::NoNode => unavailable("NoNode").retry_after(RETRY_SECONDS),
         Error::NoWarmCapacity { .. } => unavailable("NoWarmCapacity").retry_after(RETRY_SECONDS),
         Error::UnknownTemplate { template } => unknown_template(definition, name, template),
-        Error::AtCapacity { .. } => {
+        Error::AtCapacity { .. } | Error::Busy { .. } => {
             Status::too_many_requests(text, RETRY_SECONDS).of(definition, name)
         }
         Error::Conflict { reason } => Status::conflict(definition, name, reason),

@@ -193,10 +193,7 @@ fn snapshot(
     create: &Create,
     annotations: &BTreeMap<String, String>,
 ) -> Result<Option<Snapshot>, Status> {
-    let Some(name) = annotations
-        .get(labels::SNAPSHOT)
-        .filter(|name| !name.is_empty())
-    else {
+    let Some(name) = annotations.get(labels::SNAPSHOT) else {
         return Ok(None);
     };
     let snapshots = sandboxes.gateway.snapshots();

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use prometheus_client::metrics::gauge::Gauge;
 use rand::Rng as _;
 use tokio::time::Instant;
 
@@ -30,45 +31,60 @@ const AGAIN: usize = 3;
 
 impl Snapshots {
     /// Keeps the index in agreement with the nodes, until dropped.
-    pub async fn follow(self: Arc<Self>, daemons: Client) {
+    pub async fn follow(self: Arc<Self>, daemons: Client, unattributed: Gauge) {
         let mut next: HashMap<NodeName, Instant> = HashMap::new();
+        // A node that takes its time holds up nobody but those who wait for its place.
+        let mut asking = FuturesUnordered::new();
+        let mut asked: HashSet<NodeName> = HashSet::new();
         loop {
-            let nodes = self.fleet.addresses();
-            let names: HashSet<NodeName> = self.fleet.node_names();
+            let names = self.fleet.node_names();
             next.retain(|node, _| names.contains(node));
             self.forget_others(&names);
             let now = Instant::now();
-            let due = nodes.into_iter().filter(|(node, _)| {
-                self.is_due(node) || next.get(node).is_none_or(|next| *next <= now)
-            });
-            let due: Vec<_> = due.collect();
-            for (node, _) in &due {
+            for (node, address) in self.fleet.addresses() {
+                let is_due = self.is_due(&node) || next.get(&node).is_none_or(|next| *next <= now);
+                if !is_due || asked.len() >= AT_ONCE || !asked.insert(node.clone()) {
+                    continue;
+                }
                 let apart = PERIOD.mul_f64(rand::rng().random_range(0.75..1.25));
                 next.insert(node.clone(), now + apart);
+                asking.push(self.ask(&daemons, node, address));
             }
-            let questions = futures::stream::iter(due);
-            questions
-                .for_each_concurrent(AT_ONCE, |(node, address)| self.ask(&daemons, node, address))
-                .await;
-            let _ = tokio::time::timeout(TICK, self.asked_for.notified()).await;
+            let tick = tokio::time::sleep(TICK);
+            tokio::pin!(tick);
+            loop {
+                tokio::select! {
+                    Some(node) = asking.next() => {
+                        asked.remove(&node);
+                    }
+                    () = &mut tick => break,
+                    () = self.asked_for.notified() => break,
+                }
+            }
+            let n_unattributed = self.n_unattributed();
+            unattributed.set(i64::try_from(n_unattributed).unwrap_or(i64::MAX));
         }
     }
 
-    async fn ask(&self, daemons: &Client, node: NodeName, address: NodeAddress) {
+    /// Asks one node, and gives its name back.
+    async fn ask(&self, daemons: &Client, node: NodeName, address: NodeAddress) -> NodeName {
         for _ in 0..AGAIN {
             let question = self.question(&node);
             let records = match daemons.node(&address, WITHIN).checkpoints().await {
                 Ok(records) => records,
-                // A daemon without the route has no checkpoints.
-                Err(Error::RouteMissing) => Vec::new(),
+                // A daemon without the route has no checkpoints. One that had some is merely starting, behind something else.
+                Err(Error::RouteMissing) if !self.holds_any(&node) => Vec::new(),
                 Err(error) => {
                     tracing::debug!(%node, error = &error as &dyn std::error::Error, "a node does not tell its checkpoints");
-                    return self.unanswered(&question);
+                    self.unanswered(&question);
+                    return node;
                 }
             };
             if self.answered(&question, &records, UnixTime::now()) {
-                return;
+                return node;
             }
         }
+        self.ask_soon(&node);
+        node
     }
 }

@@ -7,6 +7,8 @@ use crate::{
 
 /// Longest name that a daemon takes.
 const MAX_DAEMON_NAME: usize = 63;
+/// What a name begins with that this server wrote: others may have names with a slash as well, such as those of images.
+const OURS: &str = "k8s/";
 
 /// Namespace and name are longer than a daemon's name may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +22,7 @@ pub struct NameTooLong {
 
 /// How long a name in the namespace may be.
 pub fn name_room(namespace: &str) -> usize {
-    MAX_DAEMON_NAME.saturating_sub(namespace.len() + 1)
+    MAX_DAEMON_NAME.saturating_sub(OURS.len() + namespace.len() + 1)
 }
 
 /// The name that the daemon is given.
@@ -30,14 +32,14 @@ pub fn name_room(namespace: &str) -> usize {
 pub fn daemon_name(key: &Key) -> Result<String, NameTooLong> {
     let room = name_room(&key.namespace);
     match key.name.len() <= room {
-        true => Ok(format!("{}/{}", key.namespace, key.name)),
+        true => Ok(format!("{OURS}{}/{}", key.namespace, key.name)),
         false => Err(NameTooLong { room }),
     }
 }
 
 /// The key that a daemon's name means, if it means one.
 pub(super) fn key_of(name: &str) -> Option<Key> {
-    let (namespace, name) = name.split_once('/')?;
+    let (namespace, name) = name.strip_prefix(OURS)?.split_once('/')?;
     (is_dns1123_label(namespace) && is_dns1123_subdomain(name)).then(|| Key::new(namespace, name))
 }
 
@@ -53,9 +55,9 @@ mod tests {
 
     #[test]
     fn what_nobody_here_wrote_means_no_key() {
-        for name in [
-            "", "s1", "a/", "/a", "a/b/c", "A/b", "a/B", "a b/c", "a:b/c",
-        ] {
+        let foreign = ["", "s1", "a/b", "library/python", "k8s", "k8s/a"];
+        let broken = ["k8s/a/", "k8s//a", "k8s/a/b/c", "k8s/A/b", "k8s/a/B"];
+        for name in foreign.into_iter().chain(broken) {
             assert_eq!(key_of(name), None, "{name:?}");
         }
     }
@@ -65,7 +67,7 @@ mod tests {
         let fits = |namespace: usize, name: usize| {
             daemon_name(&Key::new("n".repeat(namespace), "a".repeat(name))).is_ok()
         };
-        assert!(fits(31, 31) && fits(1, 61) && !fits(31, 32) && !fits(63, 1));
+        assert!(fits(29, 29) && fits(1, 57) && !fits(29, 30) && !fits(63, 1));
         assert_eq!(name_room(&"n".repeat(63)), 0);
     }
 }

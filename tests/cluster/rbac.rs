@@ -34,7 +34,7 @@ async fn user_roles_grow_from_view_to_admin() {
         ("create", "pause", false, true, true),
         ("create", "fork", false, true, true),
         ("create", "token", false, false, true),
-        ("create", "promote", false, false, true),
+        ("create", "promote", false, false, false),
     ] {
         let attributes = json!({
             "namespace": namespace,

@@ -438,9 +438,64 @@ async fn what_a_silent_node_holds_is_not_said_to_be_absent() {
         .get(snapshot("s1"))
         .await
         .refusal(503, "ServiceUnavailable");
+    let refused = silent.client.delete(SNAPSHOTS, json!({})).await;
+    refused.refusal(503, "ServiceUnavailable");
     let refused = silent
         .client
         .post(SANDBOXES, &from_snapshot("b", "s1"))
         .await;
     refused.refusal(503, "ServiceUnavailable");
+}
+
+#[tokio::test]
+async fn of_creates_of_one_name_one_is_the_one() {
+    let cluster = mk_cluster().await;
+    let wanted = mk_snapshot("s1", "a");
+    let creates = (0..8).map(|_| cluster.client.post(SNAPSHOTS, &wanted));
+    let answers = futures::future::join_all(creates).await;
+    let created = answers.iter().filter(|answer| answer.code() == 201);
+    assert_eq!(created.count(), 1);
+    let refused = answers.iter().filter(|answer| answer.code() != 201);
+    refused.for_each(|answer| {
+        answer.refusal(409, "AlreadyExists");
+    });
+    assert_eq!(cluster.client.get(SNAPSHOTS).await.names(), ["s1"]);
+}
+
+#[tokio::test]
+async fn a_name_that_looks_like_a_namespace_puts_nothing_there() {
+    let cluster = mk_cluster().await;
+    let sandbox = cluster.client.get(item("a")).await.json();
+    let metadata = &sandbox["metadata"];
+    let claim = metadata["annotations"]["sandbox.cocoonstack.io/claim-id"].as_str();
+    let node = &cluster.nodes.nodes()[node_of(&cluster, &sandbox)];
+    let daemon = cluster.daemons.node(node.address(), Duration::from_secs(5));
+    for name in ["elsewhere/python", "k8s/elsewhere/python"] {
+        let taken = daemon.checkpoint(&claim.unwrap().into(), Some(name)).await;
+        taken.unwrap();
+    }
+    let snapshots = cluster.gateway.snapshots().clone();
+    asked_until(&cluster, "both are listed", || {
+        snapshots.store().count(&Scope::All) == 2
+    })
+    .await;
+    assert_eq!(cluster.client.get(SNAPSHOTS).await.names().len(), 2);
+    let elsewhere = format!("{ELSEWHERE}/sandboxsnapshots");
+    assert!(cluster.client.get(elsewhere).await.names().is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_looked_into() {
+    let cluster = mk_cluster().await;
+    let sandbox = cluster.client.get(item("a")).await.json();
+    let node = &cluster.nodes.nodes()[node_of(&cluster, &sandbox)];
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/sandboxes/*/checkpoint");
+    assert!(node.inject(lost).await);
+    take(&cluster, "s1").await;
+    let lost = Fault::once(FaultKind::AnswerLost, "/v1/checkpoints/*");
+    assert!(node.inject(lost).await);
+    let deleted = cluster.client.delete(snapshot("s1"), json!({})).await;
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    let absent = cluster.client.get(snapshot("s1")).await;
+    absent.refusal(404, "NotFound");
 }

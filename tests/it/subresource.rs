@@ -402,3 +402,31 @@ async fn a_fork_whose_answer_was_lost_is_found_by_its_id() {
     assert_eq!((found.code(), found.names().len()), (200, 1));
     assert_eq!(cluster.nodes.nodes()[0].claimed(), 2);
 }
+
+#[tokio::test]
+async fn forks_of_other_ids_and_parents_are_other_copies() {
+    let cluster = mk_cluster().await;
+    cluster.create("b").await;
+    let mut uids = std::collections::BTreeSet::new();
+    for (parent, prefix, id) in [
+        ("a", "x", "yz"),
+        ("a", "xy", "z"),
+        ("b", "x", "yz"),
+        ("a", "x", "y"),
+    ] {
+        let body = json!({"namePrefix": prefix, "id": id});
+        let forked = cluster
+            .client
+            .post(format!("{}/fork", item(parent)), &body)
+            .await;
+        assert_eq!(forked.code(), 201, "{}", forked.text());
+        let copy = forked.json()["items"][0]["metadata"]["uid"].to_string();
+        assert!(uids.insert(copy), "{parent} {prefix} {id}");
+        let again = cluster
+            .client
+            .post(format!("{}/fork", item(parent)), &body)
+            .await;
+        assert_eq!(again.code(), 200, "{}", again.text());
+        assert!(uids.contains(&again.json()["items"][0]["metadata"]["uid"].to_string()));
+    }
+}

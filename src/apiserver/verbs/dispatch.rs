@@ -45,26 +45,35 @@ impl<R: Resource> Endpoint for Served<R> {
 impl<R: Resource> Served<R> {
     /// The answer, which says nothing of what is not known.
     async fn answer(&self, request: &VerbRequest) -> Result<Response<Body>, Status> {
-        let missing = match self.0.completeness() {
-            Completeness::Whole => return self.dispatch(request).await,
-            // What is never served is refused as such.
-            Completeness::NotYet(_)
-                if !self.0.definition().supports(request.target.verb.as_str()) =>
-            {
-                return self.dispatch(request).await;
+        let target = &request.target;
+        let of_all = target.name.is_empty();
+        // What is never served is refused as such, whatever is known.
+        if of_all && self.0.definition().supports(target.verb.as_str()) {
+            match (self.0.completeness(), target.verb) {
+                (Completeness::Whole, _) => {}
+                (Completeness::NotYet(reason), _) => {
+                    return Err(Status::unavailable(reason).retry_after(RETRY_SECONDS));
+                }
+                // Who hears that everything was deleted takes what is left for somebody else's.
+                (Completeness::Without(missing), Verb::DeleteCollection) => {
+                    return Err(Status::unavailable(missing).retry_after(RETRY_SECONDS));
+                }
+                (Completeness::Without(missing), _) => request.context.warn(missing),
             }
-            Completeness::NotYet(reason) => {
-                return Err(Status::unavailable(reason).retry_after(RETRY_SECONDS));
-            }
-            Completeness::Without(missing) => missing,
-        };
-        let is_named = !request.target.name.is_empty();
-        if !is_named {
-            request.context.warn(missing.clone());
         }
         match self.dispatch(request).await {
-            Err(absent) if is_named && absent.code() == StatusCode::NOT_FOUND => {
-                Err(Status::unavailable(missing).retry_after(RETRY_SECONDS))
+            Err(absent)
+                if !of_all
+                    && target.subresource.is_empty()
+                    && absent.code() == StatusCode::NOT_FOUND =>
+            {
+                let reason = match self.0.completeness() {
+                    Completeness::Whole => return Err(absent),
+                    Completeness::Without(missing) => missing,
+                    Completeness::NotYet(reason) => reason.to_owned(),
+                };
+                let unknown = Status::unavailable(reason).of(self.0.definition(), &target.name);
+                Err(unknown.retry_after(RETRY_SECONDS))
             }
             answer => answer,
         }

@@ -26,7 +26,7 @@ use crate::{
 const MAX_OPERATIONS: usize = 10_000;
 /// Bytes that all copies of one patch may make: a value copied into itself doubles each time. Ten bodies, as in
 /// kube-apiserver.
-const MAX_COPIED: usize = 30 << 20;
+const MAX_COPIED: usize = 3 << 20;
 
 /// Levels of a patched object, as of one that is parsed. Moves into what was moved double them each time, and what walks over
 /// an object, be it to drop it, has no stack for a million.

@@ -1,6 +1,7 @@
 //! What is told, and what of it counts.
 
 use super::*;
+use crate::api::NodeAddress;
 
 #[test]
 fn a_sandbox_that_ended_before_any_publication_is_in_doubt() {
@@ -40,7 +41,7 @@ fn a_sandbox_whose_address_nobody_says_is_reached_through_its_daemon() {
     let bench = Bench::new();
     let address = |name: &str| {
         let found = bench.fleet.store().get("default", name);
-        found.unwrap().value.address.to_string()
+        found.unwrap().value.reached_at().unwrap().to_string()
     };
     let mk_row = |claim: &str, claim_ref: &str, address: &str| Row {
         address: address.into(),
@@ -52,8 +53,17 @@ fn a_sandbox_whose_address_nobody_says_is_reached_through_its_daemon() {
     assert_eq!(address("a"), daemon);
     assert_eq!(address("b"), "10.0.0.7:90");
     // What was said is not unsaid.
-    bench.read("n1", &[unsaid, mk_row("sb_2", "b", "")]);
+    bench.read("n1", &[unsaid.clone(), mk_row("sb_2", "b", "")]);
     assert_eq!(address("b"), "10.0.0.7:90");
+    // A node that moved takes those along of which nobody said more.
+    let moved: NodeAddress = "https://10.9.9.9:7777".parse().unwrap();
+    let report = Report {
+        address: Some(moved.clone()),
+        ..mk_report(&[unsaid])
+    };
+    let fleet = &bench.fleet;
+    fleet.publish(&"n1".into(), &report, true, true, Now::read());
+    assert_eq!(address("a"), moved.origin());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
     apiserver::{Context, Invoke, Invoked, Status, StatusCause},
     fleet::Sandbox,
     gateway::{ForkOrder, Forked, ForkedSandbox},
-    meta::is_dns1123_subdomain,
+    meta::{fnv1a, is_dns1123_subdomain},
     resources::Sandboxes,
     store::Stored,
 };
@@ -26,7 +26,11 @@ pub(in crate::resources) async fn fork(
     let options: SandboxForkOptions = serde_json::from_value(invoke.options.clone())
         .map_err(|error| Status::bad_request(format!("invalid SandboxForkOptions: {error}")))?;
     let parent = &invoke.object.value;
-    let behind = options.id.as_ref().map(|id| format!("{id}-"));
+    // Of this parent and this id alone: others may have the same beginning, or the same text in another division.
+    let behind = options.id.as_ref().map(|id| {
+        let own = fnv1a(format!("{}/{id}", parent.claim).as_bytes());
+        format!("{id}-{own:08x}-")
+    });
     let behind = behind.unwrap_or_default();
     let prefix = options
         .name_prefix

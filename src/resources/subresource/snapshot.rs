@@ -52,8 +52,10 @@ pub(in crate::resources) async fn snapshot(
 fn made_name(sandbox: &Sandbox) -> String {
     let room = name_room(&sandbox.namespace).saturating_sub(SUFFIX);
     let base: String = sandbox.name.chars().take(room).collect();
-    let base = base.trim_end_matches(['.', '-']);
-    generate_name(&format!("{base}-"))
+    match base.trim_end_matches(['.', '-']) {
+        "" => generate_name(""),
+        base => generate_name(&format!("{base}-")),
+    }
 }
 
 /// A SandboxSnapshot that is not there yet.

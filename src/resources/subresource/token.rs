@@ -17,7 +17,7 @@ pub(in crate::resources) async fn token(
     let sandbox = &invoke.object.value;
     let mut answered = SandboxToken {
         token: String::new(),
-        address: (!sandbox.address.is_empty()).then(|| sandbox.address.to_string()),
+        address: sandbox.reached_at().map(String::from),
     };
     // A dry run gives no credential away.
     if !invoke.dry_run {
