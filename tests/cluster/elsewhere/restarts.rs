@@ -89,7 +89,11 @@ async fn a_server_that_has_not_heard_of_its_nodes_is_unavailable_and_never_empty
             let Some(answer) = direct.try_get(path).await else {
                 continue;
             };
-            answer.expect(503, "ServiceUnavailable");
+            // A watch is told to come again, so that its client keeps the version that it has.
+            match path.contains("watch") {
+                true => answer.expect(429, "TooManyRequests"),
+                false => answer.expect(503, "ServiceUnavailable"),
+            }
             assert!(answer.retry_after().is_some(), "{path}");
             n_refusals += 1;
         }
