@@ -30,7 +30,10 @@ pub(super) fn validate(sandboxes: &Sandboxes, update: &Update<Sandbox>) -> Resul
         _ => Vec::new(),
     };
     if claims(&update.old_json) != claims(&update.new_json) {
-        invalid("spec", "\"object\": volumeClaimTemplates is immutable");
+        invalid(
+            "spec.volumeClaimTemplates",
+            "\"array\": volumeClaimTemplates is immutable",
+        );
     }
     let end = shutdown_time(&update.new_json);
     if end != shutdown_time(&update.old_json) && end.is_some_and(|end| end <= UnixTime::now()) {

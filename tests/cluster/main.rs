@@ -38,6 +38,7 @@ mod sandboxes;
 mod scale;
 mod secrets;
 mod sequencer;
+mod snapshot_conformance;
 mod snapshots;
 #[path = "../it/socket_client.rs"]
 mod socket_client;

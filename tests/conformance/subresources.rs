@@ -1,15 +1,17 @@
 //! Actions on an object, and the streams that are not built yet.
 
 use http::StatusCode;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::{
-    client::{Client, MERGE},
+    client::{Client, MERGE, SOON},
     subject::Subject,
 };
 use crate::{
     caller::Answer,
-    stage::{self, OwnNode},
+    stage::{self, OwnNode, eventually},
 };
 
 /// The actions, and the code and the kind of their answers.
@@ -26,7 +28,7 @@ items! {
     c_187 P0 "Programs in a sandbox are reached by a plugin or client-go's executor at the object's own exec, as kubectl's commands only know pods.", later "streams into sandboxes";
     c_188 P0 "Exec speaks the channel protocols of Kubernetes over WebSocket, and answers pings.", later "streams into sandboxes";
     c_189 P0 "A program's end is one Status on channel 3, with its exit code as a cause.", later "streams into sandboxes";
-    c_190 P2 "Old clients get SPDY, and ports are forwarded over WebSocket.", later "streams into sandboxes; whoever asks is refused with a Status before the connection changes hands";
+    c_190 P2 "Old clients get SPDY, and ports are forwarded over WebSocket.", later "streams into sandboxes; that who asks is refused with a Status before the connection changes hands is tested";
     c_191 P1 "The log of a sandbox is text that can be followed, cut and stamped.", later "streams into sandboxes";
     c_192 P0 "Streams end with their client and with their sandbox.", later "streams into sandboxes";
 }
@@ -114,7 +116,16 @@ async fn refusals_are_of_their_cause(subject: &Subject, client: &Client) {
         answer.expect(code, reason);
         assert_eq!(answer.retry_after(), retry_after, "{:#}", answer.body);
     }
+    create_on(subject, &node, "asleep").await;
+    act(client, subject, "asleep", "pause", &json!({}))
+        .await
+        .ok();
+    let mut brief = stage::sandbox("brief", &node.template);
+    brief["metadata"]["annotations"] = json!({"sandbox.cocoonstack.io/ttl-seconds": "5"});
+    subject.create_from(brief).await;
     nodes.stop(node.index).await;
+    let answer = act(client, subject, "asleep", "resume", &json!({})).await;
+    answer.expect(503, "ServiceUnavailable");
     for (action, _, _) in ACTIONS {
         // What runs need not be resumed, so nobody is asked.
         if action != "resume" {
@@ -122,7 +133,56 @@ async fn refusals_are_of_their_cause(subject: &Subject, client: &Client) {
             answer.expect(503, "ServiceUnavailable");
         }
     }
+    // Its lease is over, and nobody has said that it is gone.
+    eventually(SOON, "it has expired", async || {
+        let shown = client.get(&subject.item("brief")).await.ok();
+        let conditions = shown["status"]["conditions"].to_string();
+        conditions.contains("SandboxExpired")
+    })
+    .await;
+    for (action, _, _) in ACTIONS {
+        let answer = act(client, subject, "brief", action, &json!({})).await;
+        answer.expect(409, "Conflict");
+    }
     nodes.start(node.index).await;
+}
+
+/// The half of C-190 that is built.
+mod upgrades {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_streams_that_are_not_built_are_refused_with_a_status_first() {
+        let subject = Subject::product().await;
+        subject.create("a").await;
+        for (client, is_direct) in subject.upgraders().into_iter().zip([false, true]) {
+            for (method, protocol) in [
+                ("GET", "websocket"),
+                ("POST", "websocket"),
+                ("GET", "SPDY/3.1"),
+                ("POST", "SPDY/3.1"),
+            ] {
+                for stream in ["exec?command=true", "attach", "portforward?ports=80", "log"] {
+                    let path = format!("{}/{stream}", subject.item("a"));
+                    let request = http::Request::builder()
+                        .method(method)
+                        .uri(&path)
+                        .header("connection", "Upgrade")
+                        .header("upgrade", protocol)
+                        .header("sec-websocket-version", "13")
+                        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+                    let answer = client.send(request.body(Body::empty()).unwrap()).await;
+                    let (head, body) = answer.unwrap().into_parts();
+                    let what = format!("{method} {protocol} {path}, direct: {is_direct}");
+                    assert!(head.status.is_client_error(), "{what}: {}", head.status);
+                    let body = body.collect().await.unwrap().to_bytes();
+                    let status: Value = serde_json::from_slice(&body).expect(&what);
+                    assert_eq!(status["kind"], "Status", "{what}");
+                    assert_eq!(status["code"], head.status.as_u16(), "{what}");
+                }
+            }
+        }
+    }
 }
 
 async fn create_on(subject: &Subject, node: &OwnNode, name: &str) -> Value {

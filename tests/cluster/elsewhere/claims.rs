@@ -72,24 +72,26 @@ async fn what_was_just_created_can_be_shown_paused_forked_and_deleted_at_once() 
     assert_eq!(stage.nodes.held(&namespace).await, []);
 }
 
-/// The answer to a create, which has to come within a second. The best of three: others use the machine as well.
+/// The answer to a create, which has to come within a second of what a plain read takes. The best of three, of creates and of reads:
+/// others use the machine as well, but who waits for capacity waits every time.
 async fn refused_at_once(caller: &Caller, namespace: &str, template: &str) -> Answer {
-    let mut best = Duration::MAX;
-    loop {
+    let (path, wanted) = (collection(namespace), sandbox("refused", template));
+    let (mut plain, mut best) = (Duration::MAX, Duration::MAX);
+    let mut refused = None;
+    for _ in 0..3 {
         let began = Instant::now();
-        let wanted = sandbox("refused", template);
-        let answer = caller.post(&collection(namespace), &wanted).await;
-        let took = began.elapsed();
-        if took < Duration::from_secs(1) {
+        caller.get(&path).await.ok();
+        plain = plain.min(began.elapsed());
+        let began = Instant::now();
+        let answer = caller.post(&path, &wanted).await;
+        best = best.min(began.elapsed());
+        let expected = refused.get_or_insert(answer.status);
+        assert_eq!(answer.status, *expected, "{:#}", answer.body);
+        if best < plain + Duration::from_secs(1) {
             return answer;
         }
-        assert!(
-            best > took || best > Duration::from_secs(3),
-            "{took:?}: {:#}",
-            answer.body
-        );
-        best = best.min(took);
     }
+    panic!("{best:?}, and a plain read takes {plain:?}");
 }
 
 fn expect_exhausted(answer: &Answer, cause: &str) {

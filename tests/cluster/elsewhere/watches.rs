@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     caller::{Caller, Events},
-    stage::{self, collection, eventually, item},
+    stage::{self, Stage, StageOptions, collection, eventually, item},
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -119,26 +119,27 @@ async fn merge(caller: &Caller, path: &str, patch: &Value) -> Value {
 // kubernetes/kubernetes#75837
 #[tokio::test]
 async fn a_watcher_that_leaves_is_forgotten() {
-    let stage = stage::shared().await;
+    const CROWD: u32 = 200;
+    /// The controllers of the cluster, which watch whatever is served.
+    const FEW: u32 = 10;
+    let stage = Stage::start(StageOptions::default()).await;
     let namespace = stage.namespace("leaving").await;
     let watch = format!("{}?watch=1", collection(&namespace));
     let direct = stage.direct();
-    // Other tests watch as well, so that only a crowd shows.
-    const CROWD: u32 = 200;
-    let half = f64::from(CROWD / 2);
-    let before = direct.metric("_apiserver_watches").await;
+    let watches = async || direct.metric("_apiserver_watches").await;
     for caller in [stage.admin(), stage.direct()] {
+        let before = watches().await;
+        assert!(before <= f64::from(FEW), "{before}");
         let mut crowd = Vec::new();
         for _ in 0..CROWD {
             crowd.push(caller.watch(&watch).await);
         }
-        eventually(SOON, "they are counted", async || {
-            direct.metric("_apiserver_watches").await >= before + half
-        })
-        .await;
+        let counted = watches().await;
+        let expected = f64::from(CROWD)..=f64::from(CROWD + FEW);
+        assert!(expected.contains(&counted), "{counted}");
         drop(crowd);
         eventually(SOON, "they are forgotten", async || {
-            direct.metric("_apiserver_watches").await < before + half
+            watches().await <= f64::from(FEW)
         })
         .await;
     }

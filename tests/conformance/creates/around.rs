@@ -8,11 +8,11 @@ use std::{
 use serde_json::json;
 
 use super::super::{
-    client::MERGE,
+    client::{Client, MERGE},
     subject::Subject,
     writes::{SOON, cluster, fields, held, message, names, post},
 };
-use crate::stage::{collection, eventually, item, sandbox};
+use crate::stage::{OwnNode, collection, eventually, item, sandbox};
 
 pub(super) async fn c_142(subject: &Subject) {
     let cluster = cluster(subject);
@@ -91,7 +91,49 @@ pub(super) async fn c_148(subject: &Subject) {
             held.is_empty() && listed == 404
         })
         .await;
+        others_whose_answer_is_lost(subject, &client, &node).await;
     }
+}
+
+/// Pause, snapshot and delete, whose calls the node carries out without a word.
+async fn others_whose_answer_is_lost(subject: &Subject, client: &Client, node: &OwnNode) {
+    let nodes = subject.nodes();
+    let path = subject.item("kept");
+    let object = sandbox("kept", &node.template);
+    subject.create_from(object).await;
+    for (method, at, call) in [
+        ("POST", "/snapshot", "checkpoint"),
+        ("POST", "/pause", "hibernate"),
+        ("DELETE", "", "release"),
+    ] {
+        let lost = |calls: &[(String, String)]| {
+            let mut calls = calls.iter().rev();
+            calls.any(|(path, end)| path.ends_with(call) && end == "answer lost")
+        };
+        let faults = format!("/v1/sandboxes/*/{call}");
+        let fault = json!([{"kind": "answerLost", "path": faults}]);
+        nodes.set_faults(node.index, fault).await;
+        let answer = client.send(method, &format!("{path}{at}"), &[], "").await;
+        // The server asks again for a release until it is confirmed, and says that it is not yet.
+        if method == "DELETE" {
+            let pending = &answer.body["metadata"]["deletionTimestamp"];
+            assert!(
+                answer.status == 200 && pending.is_string(),
+                "{:#}",
+                answer.body
+            );
+        } else {
+            answer.expect(500, "InternalError");
+        }
+        assert_eq!(answer.retry_after(), None, "{call}: {:#}", answer.body);
+        let calls = nodes.requests(node.index, "POST").await;
+        assert!(lost(&calls), "{call}: {calls:?}");
+        nodes.clear_faults(node.index).await;
+    }
+    eventually(SOON, "it is gone", async || {
+        client.get(&path).await.status == 404
+    })
+    .await;
 }
 
 /// Calling the webhooks of the cluster is not built. What is told is checked here, so that it changes with the code.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::{
     caller::Answer,
     conformance::{
         client::{Client, MERGE},
+        credentials::Door,
         subject::Subject,
     },
     stage::{self, OwnNode},
@@ -187,13 +189,69 @@ pub(super) async fn c_209(subject: &Subject) {
             if !plain.status.is_success() {
                 let text = String::from_utf8_lossy(&plain.bytes);
                 assert!(!text.contains(['<', '>']), "{text}");
+                assert_eq!(
+                    plain.status.as_u16(),
+                    if path.contains('?') { 400 } else { 404 }
+                );
+                is_not_sniffed(subject, &plain);
             }
         }
+        watches_are_told_apart(subject, &client, &mut ids, id).await;
     }
+    strangers_are_told_apart(subject, id).await;
     nothing_is_sniffed(subject).await;
 }
 
-/// Forbidden text is what a browser would be shown; everything else is JSON that says so.
+/// kube-apiserver says so itself of a few texts only, and not of the Status of a custom resource.
+#[track_caller]
+fn is_not_sniffed(subject: &Subject, refused: &Answer) {
+    if subject.has_nodes() {
+        let value = header(refused, "x-content-type-options");
+        assert_eq!(value, ["nosniff"], "{}: {:#}", refused.status, refused.body);
+    }
+}
+
+/// The head of a watch, which is an answer too.
+async fn watches_are_told_apart(
+    subject: &Subject,
+    client: &Client,
+    ids: &mut BTreeSet<String>,
+    id: &str,
+) {
+    let path = format!("{}?watch=true&timeoutSeconds=1", subject.collection());
+    let given = client.watch_with(&path, &[("audit-id", id)]).await;
+    assert_eq!(values(given.headers(), "audit-id"), [id]);
+    let plain = client.watch(&path).await;
+    let [made] = values(plain.headers(), "audit-id")[..] else {
+        panic!("one Audit-Id: {:?}", plain.headers());
+    };
+    assert!(ids.insert(made.to_owned()), "each is new");
+    let caching = values(plain.headers(), "cache-control");
+    assert_eq!(caching, ["no-cache, private"]);
+}
+
+/// Who is not known is answered like everybody else. A custom resource has no port but kube-apiserver's, which answers by itself
+/// there.
+async fn strangers_are_told_apart(subject: &Subject, id: &str) {
+    if !subject.has_nodes() {
+        return;
+    }
+    let stranger = Door::of(subject).with_token("of-nobody");
+    let path = subject.collection();
+    let given = stranger.send("GET", &path, &[("audit-id", id)], "").await;
+    given.expect(401, "Unauthorized");
+    assert_eq!(header(&given, "audit-id"), [id]);
+    let plain = stranger.get(&path).await;
+    plain.expect(401, "Unauthorized");
+    let [made] = header(&plain, "audit-id")[..] else {
+        panic!("one Audit-Id: {:?}", plain.headers);
+    };
+    assert!(made != id && made.len() == id.len());
+    assert_eq!(header(&plain, "cache-control"), ["no-cache, private"]);
+    is_not_sniffed(subject, &plain);
+}
+
+/// Forbidden text is what a browser would be shown. That a flood is refused so as well: C-205.
 async fn nothing_is_sniffed(subject: &Subject) {
     let nobody = format!("nobody-{}", subject.namespace);
     for client in [subject.proxied_as(&nobody), subject.direct_as(&nobody)] {
@@ -213,7 +271,11 @@ async fn nothing_is_sniffed(subject: &Subject) {
 
 /// The values of a header. kube-apiserver puts its own beside that of the server that it asked, which has to be the same.
 fn header<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
-    let values = answer.headers.get_all(name).into_iter();
+    values(&answer.headers, name)
+}
+
+fn values<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
+    let values = headers.get_all(name).into_iter();
     let mut values: Vec<&str> = values.map(|value| value.to_str().unwrap()).collect();
     values.dedup();
     values
@@ -256,14 +318,29 @@ pub(super) async fn c_210(subject: &Subject) {
         );
         assert_eq!(answer.status, 201);
     }
-    // The same is said twice, and told once.
-    let path = subject.item("b");
     subject.create("b").await;
+    for client in subject.both_ways() {
+        the_same_is_told_once(subject, &client).await;
+    }
+}
+
+/// A field that is there three times is found twice too often, and three owners that are one are two too many.
+async fn the_same_is_told_once(subject: &Subject, client: &Client) {
+    let mut text = subject.mk("c").to_string();
+    text.insert_str(1, r#""kind":"Sandbox","kind":"Sandbox","#);
+    let dry = format!("{}?dryRun=All", subject.collection());
+    let thrice = client.send("POST", &dry, &[], &text).await;
+    assert_eq!(thrice.status, 201, "{:#}", thrice.body);
     let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "00000000-0000-4000-8000-000000000002"});
-    let twice: Value = json!({"metadata": {"ownerReferences": [owner, owner, owner]}});
-    let answer = subject.proxied().patch(MERGE, &path, &twice).await;
-    let distinct: BTreeSet<_> = warnings(&answer).into_iter().collect();
-    assert_eq!(distinct.len(), warnings(&answer).len());
+    let owners: Value = json!({"metadata": {"ownerReferences": [owner, owner, owner]}});
+    let path = format!("{}?dryRun=All", subject.item("b"));
+    let owned = client.patch(MERGE, &path, &owners).await;
+    assert_eq!(owned.status, 200, "{:#}", owned.body);
+    for (answer, of) in [(thrice, "duplicate field"), (owned, "duplicate entries")] {
+        let told = warnings(&answer);
+        let about = told.iter().filter(|text| text.contains(of)).count();
+        assert_eq!(about, 1, "{of}: {told:?}");
+    }
 }
 
 /// The quoted texts of the warnings.

@@ -1,6 +1,9 @@
 //! How much a client may ask for, and for how long.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -8,27 +11,38 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use hyper::client::conn::http2::SendRequest;
-use sandbox_apiserver::serving::PemPair;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::{
-    conformance::{server::Server, subject::Subject},
+    auth::certificate_of,
+    caller::Answer,
+    conformance::{
+        client::MERGE,
+        relay::{Relay, Reply},
+        server::Server,
+        subject::Subject,
+    },
     stage::{self, eventually},
     tls_client,
+    users::ADMIN,
 };
 
 const BODY_LIMIT: usize = 3 << 20;
 /// A custom resource has shorter names, so that a body for it gets shorter.
 const OVER: usize = 1 << 10;
+const CHUNK: usize = 64 << 10;
 const SOON: Duration = Duration::from_secs(20);
-/// More than the writes that a server takes at once, and than its reads.
-const WRITES: usize = 210;
-const READS: usize = 1_200;
+/// The writes that a server takes at once, and its reads.
+const WRITES: usize = 200;
+const READS: usize = 400;
 /// Streams that are opened on one connection, of the 250 that it may have.
 const STREAMS: usize = 240;
 
 pub(super) async fn c_203(subject: &Subject) {
-    for (client, name) in subject.both_ways().into_iter().zip(["proxied", "direct"]) {
+    for (n, name) in ["proxied", "direct"].into_iter().enumerate() {
+        // A server that refuses a body ends the connection, on which the next request would be lost: each has its own.
+        let client = || subject.both_ways()[n].clone();
         let path = format!("{}?fieldValidation=Ignore", subject.collection());
         // The filler is a field that nobody knows, so that it is dropped where it is taken.
         let of_size = |size: usize| {
@@ -38,15 +52,61 @@ pub(super) async fn c_203(subject: &Subject) {
             object["filler"] = filler.into();
             object.to_string()
         };
-        let whole = client.send("POST", &path, &[], &of_size(BODY_LIMIT)).await;
+        let whole = client()
+            .send("POST", &path, &[], &of_size(BODY_LIMIT))
+            .await;
         assert_eq!(whole.status, 201, "{:#}", whole.body);
+        let over = of_size(BODY_LIMIT + OVER);
         for (method, path) in [("POST", path), ("PUT", subject.item(name))] {
-            let over = client
-                .send(method, &path, &[], &of_size(BODY_LIMIT + OVER))
-                .await;
-            over.expect(413, "RequestEntityTooLarge");
-            let message = "Request entity too large: limit is 3145728";
-            assert_eq!(over.body["message"], message);
+            too_large(&client().send(method, &path, &[], &over).await);
+        }
+        let merge = [("content-type", MERGE)];
+        let path = subject.item(name);
+        too_large(&client().send("PATCH", &path, &merge, &over).await);
+        too_large(&client().send("DELETE", &path, &[], &over).await);
+        client().get(&path).await.ok();
+    }
+    nobody_is_told_how_long_it_gets(subject).await;
+}
+
+#[track_caller]
+fn too_large(answer: &Answer) {
+    answer.expect(413, "RequestEntityTooLarge");
+    let message = "Request entity too large: limit is 3145728";
+    assert_eq!(answer.body["message"], message);
+}
+
+/// A body in chunks, without a Content-Length.
+async fn nobody_is_told_how_long_it_gets(subject: &Subject) {
+    let admin = certificate_of(subject.control_plane, ADMIN);
+    let path = subject.translated(&subject.item("proxied"));
+    let all = subject.translated(&subject.collection());
+    for (address, ca) in subject.endpoints() {
+        for (method, path, media_type) in [
+            ("POST", &all, "application/json"),
+            ("PUT", &path, "application/json"),
+            ("PATCH", &path, MERGE),
+            ("DELETE", &path, "application/json"),
+        ] {
+            let tls = tls_client::config(&ca, Some(&admin), &["http/1.1"]);
+            let stream = tls_client::connect(address, tls).await.unwrap();
+            let mut sender = tls_client::http1(stream).await;
+            let chunks = (BODY_LIMIT + OVER).div_ceil(CHUNK);
+            let chunk = || Ok(Frame::data(Bytes::from_static(&[b' '; CHUNK])));
+            let body = StreamBody::new(stream::iter((0..chunks).map(move |_| chunk())));
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header("host", "localhost")
+                .header("content-type", media_type)
+                .body(tls_client::Body::new(body))
+                .unwrap();
+            let answer = sender.send_request(request).await.unwrap();
+            let code = answer.status().as_u16();
+            let status: Value = serde_json::from_str(&tls_client::text(answer).await).unwrap();
+            let found = (code, &status["reason"]);
+            let expected = json!("RequestEntityTooLarge");
+            assert_eq!(found, (413, &expected), "{method} {path}: {status:#}");
         }
     }
 }
@@ -84,7 +144,8 @@ pub(super) async fn c_204(subject: &Subject) {
 pub(super) async fn c_205(subject: &Subject) {
     let user = format!("flood-{}", subject.namespace);
     may_create_and_read(subject, &user).await;
-    let mut server = subject.server(&["--authorization-ask-every-name"]);
+    let relay = Relay::start(subject).await;
+    let mut server = subject.server_through(&relay, &["--authorization-ask-every-name"]);
     server.ready().await;
     let dry = format!("{}?dryRun=All", subject.collection());
     let (client, object) = (server.client_as(&user), subject.mk("a"));
@@ -92,29 +153,56 @@ pub(super) async fn c_205(subject: &Subject) {
         client.post(&dry, &object).await.status != 403
     })
     .await;
-
-    let flood = hanging_writes(subject, &server, &user).await;
-    let refused = loop {
-        let answer = client.post(&dry, &object).await;
-        if answer.status != 201 {
-            break answer;
-        }
+    let flood = Flood {
+        subject,
+        server: &server,
+        user: &user,
     };
-    refused.expect(429, "TooManyRequests");
-    assert_eq!(refused.headers["retry-after"], "1");
-    assert_eq!(refused.retry_after(), Some(1));
+    let watch = format!("{}?watch=true&timeoutSeconds=1", subject.collection());
+
+    let held = flood.writes(WRITES + 1).await;
+    flood.all_but_one_are_held(&held, WRITES).await;
+    refused(&client.post(&dry, &object).await);
     // Reads have places of their own, streams need none, and masters are never refused.
     client.get(&subject.collection()).await.ok();
-    let watch = format!("{}?watch=true&timeoutSeconds=1", subject.collection());
-    let mut watch = client.watch(&watch).await;
+    let mut events = client.watch(&watch).await;
     server.client().post(&dry, &object).await.ok();
-    assert!(watch.ends(SOON).await);
-    drop(flood);
+    assert!(events.ends(SOON).await);
+    assert_eq!(held.answers(), [429], "one is too many, and only one");
+    held.let_one_go();
     eventually(SOON, "there is place again", async || {
         client.post(&dry, &object).await.status == 201
     })
     .await;
-    many_reads(subject, &server, &user).await;
+    drop(held);
+
+    // Nobody says whether they may read: they are in flight until the server has waited long enough.
+    relay.rule(|question| match question.is_access_review() {
+        true if question.body["spec"]["resourceAttributes"]["verb"] == "get" => Reply::Silence,
+        _ => Reply::Passed,
+    });
+    flood.nothing_is_left().await;
+    let held = flood.reads(READS + 1).await;
+    flood.all_but_one_are_held(&held, READS).await;
+    refused(&client.get(&subject.item("late")).await);
+    client.post(&dry, &object).await.ok();
+    client.watch(&watch).await;
+    let absent = server.client().get(&subject.item("absent")).await;
+    absent.expect(404, "NotFound");
+    assert_eq!(held.answers(), [429], "one is too many, and only one");
+    relay.rule(|_| Reply::Passed);
+    drop(held);
+    eventually(SOON, "there is place again", async || {
+        client.get(&subject.item("absent")).await.status == 404
+    })
+    .await;
+}
+
+fn refused(answer: &Answer) {
+    answer.expect(429, "TooManyRequests");
+    assert_eq!(answer.headers["retry-after"], "1");
+    assert_eq!(answer.retry_after(), Some(1));
+    assert_eq!(answer.headers["x-content-type-options"], "nosniff");
 }
 
 async fn may_create_and_read(subject: &Subject, user: &str) {
@@ -131,74 +219,114 @@ async fn may_create_and_read(subject: &Subject, user: &str) {
 
 type Sender = SendRequest<tls_client::Body>;
 
-/// An HTTP/2 connection of the user.
-async fn connect(subject: &Subject, server: &Server, user: &str) -> Sender {
-    let auth = subject.control_plane.config_as(user).auth_info;
-    let read = |path: Option<String>| std::fs::read_to_string(path.unwrap()).unwrap();
-    let pair = PemPair {
-        certificate: read(auth.client_certificate),
-        private_key: read(auth.client_key),
-    };
-    let tls = tls_client::config(&server.ca, Some(&pair), &["h2"]);
-    let stream = tls_client::connect(server.address, tls).await;
-    tls_client::http2(stream.unwrap()).await
+/// Somebody who asks a lot at once, of a server that nobody else asks.
+struct Flood<'a> {
+    subject: &'a Subject,
+    server: &'a Server,
+    user: &'a str,
 }
 
-/// Writes whose bodies never come to their ends. They go with what is returned.
-async fn hanging_writes(subject: &Subject, server: &Server, user: &str) -> Vec<impl Sized + use<>> {
-    let mut sender = connect(subject, server, user).await;
-    let mut hanging = Vec::new();
-    for _ in 0..WRITES {
-        let begun = stream::once(async { Ok(Frame::data(Bytes::from_static(b"{"))) });
-        let body = StreamBody::new(begun.chain(stream::pending()));
-        let request = Request::post(format!("https://localhost{}", subject.collection()))
-            .header("content-type", "application/json")
-            .body(tls_client::Body::new(body));
-        sender.ready().await.unwrap();
-        hanging.push(tokio::spawn(sender.send_request(request.unwrap())));
+/// Requests that are under way until they are let go, or this is dropped.
+#[derive(Default)]
+struct Held {
+    tasks: JoinSet<()>,
+    handles: Vec<AbortHandle>,
+    /// The codes of the answers that came.
+    answers: Arc<Mutex<Vec<u16>>>,
+}
+
+impl Flood<'_> {
+    /// An HTTP/2 connection of the user.
+    async fn connect(&self) -> Sender {
+        let pair = certificate_of(self.subject.control_plane, self.user);
+        let tls = tls_client::config(&self.server.ca, Some(&pair), &["h2"]);
+        let stream = tls_client::connect(self.server.address, tls).await;
+        tls_client::http2(stream.unwrap()).await
     }
-    let guards = hanging
-        .into_iter()
-        .map(|task| AbortOnDrop(task.abort_handle()));
-    guards.collect()
-}
 
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
+    /// Writes whose bodies never come to their ends.
+    async fn writes(&self, count: usize) -> Held {
+        let path = self.subject.collection();
+        self.hold(count, |_| {
+            let begun = stream::once(async { Ok(Frame::data(Bytes::from_static(b"{"))) });
+            let body = StreamBody::new(begun.chain(stream::pending()));
+            Request::post(format!("https://localhost{path}"))
+                .header("content-type", "application/json")
+                .body(tls_client::Body::new(body))
+                .unwrap()
+        })
+        .await
     }
-}
 
-/// Each is for another name, about which kube-apiserver has to be asked: they are in flight so long.
-async fn many_reads(subject: &Subject, server: &Server, user: &str) {
-    let mut reads = Vec::new();
-    for connection in 0..READS / STREAMS {
-        let mut sender = connect(subject, server, user).await;
-        for n in 0..STREAMS {
-            let path = subject.item(&format!("absent-{connection}-{n}"));
+    /// Each is for another name, about which kube-apiserver has to be asked.
+    async fn reads(&self, count: usize) -> Held {
+        let path = |n| self.subject.item(&format!("absent-{n}"));
+        self.hold(count, |n| tls_client::get(&path(n))).await
+    }
+
+    async fn hold(
+        &self,
+        count: usize,
+        request: impl Fn(usize) -> Request<tls_client::Body>,
+    ) -> Held {
+        let mut held = Held::default();
+        let mut sender = None;
+        for n in 0..count {
+            if n.is_multiple_of(STREAMS) {
+                sender = None;
+            }
+            let sender = match &mut sender {
+                Some(sender) => sender,
+                none => none.insert(self.connect().await),
+            };
             sender.ready().await.unwrap();
-            reads.push(sender.send_request(tls_client::get(&path)));
+            let (answer, answers) = (sender.send_request(request(n)), held.answers.clone());
+            held.handles.push(held.tasks.spawn(async move {
+                let code = answer.await.map_or(0, |answer| answer.status().as_u16());
+                answers.lock().unwrap().push(code);
+            }));
         }
+        held
     }
-    let answers = futures::future::join_all(reads).await;
-    let mut codes: Vec<u16> = Vec::new();
-    for answer in answers {
-        let answer = answer.unwrap();
-        codes.push(answer.status().as_u16());
-        if answer.status() == 429 {
-            assert_eq!(answer.headers()["retry-after"], "1");
-        }
+
+    /// Waits until `places` requests are under way, and the one more is refused.
+    async fn all_but_one_are_held(&self, held: &Held, places: usize) {
+        eventually(
+            SOON,
+            "all places are taken and one is refused",
+            async || self.in_flight().await == places && held.answers() == [429],
+        )
+        .await;
     }
-    let n = |code: u16| codes.iter().filter(|known| **known == code).count();
-    assert_eq!(n(404) + n(429), codes.len(), "{codes:?}");
-    assert!(
-        n(404) >= 400 && n(429) > 0,
-        "{} found out, {} refused",
-        n(404),
-        n(429)
-    );
+
+    async fn nothing_is_left(&self) {
+        eventually(SOON, "nothing is under way", async || {
+            self.in_flight().await == 0
+        })
+        .await;
+    }
+
+    /// Requests that are under way beside this question.
+    async fn in_flight(&self) -> usize {
+        let metrics = self.server.client().get("/metrics").await;
+        let text = String::from_utf8_lossy(&metrics.bytes).into_owned();
+        let mut samples = text.lines().filter_map(|line| line.split_once(' '));
+        let sample = samples.find(|(series, _)| series.ends_with("requests_in_flight"));
+        let (_, count) = sample.unwrap_or_else(|| panic!("it is not counted: {text}"));
+        count.parse::<usize>().unwrap() - 1
+    }
+}
+
+impl Held {
+    fn answers(&self) -> Vec<u16> {
+        self.answers.lock().unwrap().clone()
+    }
+
+    fn let_one_go(&self) {
+        let mut handles = self.handles.iter();
+        let held = handles.find(|handle| !handle.is_finished());
+        held.expect("one is under way").abort();
+    }
 }
 
 /// Fairness between users is not built: whoever floods the server is refused, and who comes at the same time with it.

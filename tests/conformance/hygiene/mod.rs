@@ -9,9 +9,9 @@ use limits::{c_203, c_204, c_205, c_206};
 use process::{c_211, c_212, c_213, c_214};
 
 items! {
-    c_203 P0 "A body over 3 MiB is refused with 413 RequestEntityTooLarge, and one of 3 MiB is not.";
+    c_203 P0 "A body over 3 MiB is refused with 413 RequestEntityTooLarge by every verb, whether its length is told or not, and one of 3 MiB is not.";
     c_204 P0 "Work that takes longer than `?timeout` or the server's own limit ends with 504 Timeout, and what it began is settled.", ours;
-    c_205 P1 "More than 400 reads or 200 writes at once are refused with 429, but for watches and system:masters.", ours;
+    c_205 P1 "Of 401 reads or 201 writes at once one is refused with 429; watches and system:masters are never refused.", ours;
     c_206 P1 "No header claims priority and fairness, which the server does not have.", ours;
     c_207 P0 "A node's failure is 500 InternalError or 503 ServiceUnavailable, and `Retry-After` is in the Status as in the header.", ours;
     c_208 P0 "Every refusal on a resource's path is a Status with code and reason.";

@@ -188,6 +188,10 @@ pub(super) async fn c_168(subject: &Subject) {
     ];
     let patched = commands.requests(&patch, &Value::Null).await;
     assert_eq!(only(&patched, "PATCH").line(), "PATCH /a/status");
+    if subject.has_nodes() {
+        let told = commands.run(&patch, &Value::Null).await.stderr;
+        assert!(told.contains("status: dropped"), "{told}");
+    }
     let now = subject.proxied().get(&subject.item("a")).await.ok();
     object["metadata"]["resourceVersion"] = version(&now).into();
     object["metadata"]["labels"]["dropped"] = "x".into();
@@ -206,4 +210,10 @@ pub(super) async fn c_168(subject: &Subject) {
     let shown = subject.proxied().get(&subject.item("a")).await.ok();
     assert_eq!(shown["metadata"]["labels"].get("dropped"), None);
     assert_eq!(shown["spec"], created["spec"]);
+    // Where it is the server's to say, it stays what it was.
+    let expected = match subject.has_nodes() {
+        true => created["status"]["nodeName"].clone(),
+        false => json!("mine"),
+    };
+    assert_eq!(shown["status"]["nodeName"], expected);
 }

@@ -12,6 +12,10 @@ use super::{
 
 /// A watch without a timeout lasts at least so many milliseconds.
 const DEFAULT_TIMEOUT: u128 = 1_800_000;
+/// No watch without one lasts longer, in milliseconds.
+const LONGEST_DEFAULT: u128 = 2 * DEFAULT_TIMEOUT;
+/// Milliseconds after its end at which a watch is surely over: time stands still while anything is under way.
+const LATE: u128 = 1_000;
 
 /// How far the reading of one watch is.
 struct Reader<'a> {
@@ -326,8 +330,11 @@ impl<'a> Reader<'a> {
             .request
             .timeout
             .map_or(DEFAULT_TIMEOUT, |seconds| u128::from(seconds) * 1_000);
+        let longest = watch.request.timeout.map_or(LONGEST_DEFAULT, |_| patience);
+        let late = watch.marks.iter().find(|mark| mark.at > longest + LATE);
+        Property::Punctual.demand(late.is_none(), || format!("it goes on: {late:?}"))?;
         let may_end = self.refused || watch.lasted >= patience;
-        Property::Reliable.demand(watch.end == End::Open || may_end, || {
+        Property::Punctual.demand(watch.end == End::Open || may_end, || {
             format!("it ended after {} ms", watch.lasted)
         })?;
         // One that began before what is known by then was to be told.

@@ -8,7 +8,7 @@ use sandbox_apiserver::{
     meta::UnixTime,
 };
 
-use super::record::Dead;
+use super::record::{Dead, Looks};
 
 pub(super) const N_NODES: usize = 3;
 /// Names are few, so that claims of different nodes want the same one.
@@ -31,9 +31,11 @@ pub(super) struct Claim {
     pub(super) deadline: UnixTime,
     /// Its lease may end while the schedule goes on.
     pub(super) short: bool,
-    /// The server did something to it that the node has not confirmed yet.
-    pub(super) disputed: bool,
+    /// The phase that the server gave it and the node has not confirmed yet.
+    pub(super) disputed: Option<Phase>,
     pub(super) color: Option<&'static str>,
+    /// A user gave it another color, of which its node does not know.
+    pub(super) recolored: bool,
 }
 
 /// A node as it really is.
@@ -74,6 +76,16 @@ impl Claim {
         }
     }
 
+    /// What is to be seen of it.
+    pub(super) fn looks(&self, node: usize) -> Looks {
+        Looks {
+            node: name(node).to_string(),
+            claim_ref: self.claim_ref.clone(),
+            id_name: self.id.as_str().replace('_', "-"),
+            color: (!self.recolored).then_some(self.color),
+        }
+    }
+
     pub(super) fn uid(&self, node: usize) -> String {
         uid(node, self.id.as_str())
     }
@@ -83,6 +95,17 @@ impl Node {
     pub(super) fn add(&mut self, node: usize, claim: Claim) {
         self.ids.insert(claim.id.to_string(), claim.uid(node));
         self.claims.insert(claim.id.to_string(), claim);
+    }
+
+    /// What the node says of these settles what was disputed: all of it if it was asked itself, else what it confirms.
+    pub(super) fn settle(&mut self, claims: &[Claim], was_asked: bool) {
+        for said in claims {
+            if let Some(claim) = self.claims.get_mut(said.id.as_str()) {
+                claim
+                    .disputed
+                    .take_if(|phase| was_asked || *phase == said.phase);
+            }
+        }
     }
 
     /// The `pick`th of the claims, if there is any.

@@ -179,7 +179,8 @@ impl<'a> Player<'a> {
             )),
             deadline: now.after(if short { SHORT } else { LONG }),
             short,
-            disputed: false,
+            disputed: None,
+            recolored: false,
             color: color.map(|color| COLORS[color]),
         }
     }
@@ -201,6 +202,7 @@ impl<'a> Player<'a> {
     pub(super) fn publish(&mut self, node: usize, cut: bool) {
         let claims: Vec<_> = self.nodes[node].claims.values().cloned().collect();
         self.told(node, &nodes::report(&claims, !cut), true);
+        self.nodes[node].settle(&claims, false);
         self.holds_true(node, &claims, "the node published it");
         self.nodes[node].published.push(claims);
     }
@@ -235,6 +237,7 @@ impl<'a> Player<'a> {
             .filter(|claim| self.nodes[node].claims.contains_key(claim.id.as_str()))
             .collect();
         if now {
+            self.nodes[node].settle(&claims, true);
             self.holds_true(node, &claims, "the node was asked");
             self.not_held(node, &listed);
         }
@@ -270,6 +273,7 @@ impl<'a> Player<'a> {
             self.revive(node, &[claim.id.to_string()]);
             let fleet = &self.house.fleet;
             fleet.observe(&nodes::name(node), &claim.row(), self.now());
+            self.nodes[node].settle(std::slice::from_ref(&claim), false);
             self.holds_true(node, &[claim], "the node's agent told it");
         }
     }
@@ -302,6 +306,7 @@ impl<'a> Player<'a> {
                 at: head,
                 uid,
                 phase: None,
+                looks: None,
                 reason: "its node left the cluster",
             });
         }
@@ -317,15 +322,18 @@ impl<'a> Player<'a> {
                 continue;
             }
             self.nodes[node].shown.insert(uid.clone());
-            let phase = match claim.disputed {
-                true => Phase::Any,
-                false => Phase::Is(claim.phase.as_str()),
+            let now = self.nodes[node].claims.get(claim.id.as_str());
+            let disputed = now.unwrap_or(claim).disputed;
+            let phase = match disputed {
+                Some(_) => Phase::Any,
+                None => Phase::Is(claim.phase.as_str()),
             };
-            let phase = Some(phase);
+            let (phase, looks) = (Some(phase), Some(claim.looks(node)));
             self.record.truths.push(Truth {
                 at,
                 uid,
                 phase,
+                looks,
                 reason,
             });
         }
@@ -357,6 +365,7 @@ impl<'a> Player<'a> {
             at,
             uid,
             phase: None,
+            looks: None,
             reason,
         });
     }

@@ -25,6 +25,7 @@ properties! {
     Unique: "A watcher gets no event twice.",
     Atomic: "Each version is one change of one object, which follows from the state before it.",
     Reliable: "A watcher gets every event between where it began and the newest it saw, at once, over reconnects and lost readers.",
+    Punctual: "A watch ends when its time is over, and before that only with the reason.",
     Resumable: "A watch from a version gets what came after it and nothing up to it, or is told that it came too late, exactly if it did.",
     Initial: "Initial events are what was there at one version, no older than asked for, each as ADDED.",
     Bookmarkable: "A bookmark's version is behind everything that was delivered and ahead of nothing that was not; one comes every minute.",

@@ -57,6 +57,16 @@ pub(super) struct Page {
     pub(super) body: Value,
 }
 
+/// What a user asks for with a write.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish {
+    Color(Option<&'static str>),
+    /// That its finalizer is there, or not.
+    Finalizer(bool),
+    /// That the object goes.
+    End,
+}
+
 /// A write of a user, and what the server says right after it.
 #[derive(Debug)]
 pub(super) struct WriteRecord {
@@ -66,8 +76,7 @@ pub(super) struct WriteRecord {
     /// Namespace and name, and uid of what was there.
     pub(super) place: (String, String),
     pub(super) uid: String,
-    /// What was asked for: the color, if it is that.
-    pub(super) color: Option<Option<&'static str>>,
+    pub(super) wish: Wish,
     /// Nothing is to happen.
     pub(super) dry: bool,
     pub(super) code: u16,
@@ -84,7 +93,21 @@ pub(super) struct Truth {
     pub(super) uid: String,
     /// `None`: not listed.
     pub(super) phase: Option<Phase>,
+    /// What else is known of it, if it is listed.
+    pub(super) looks: Option<Looks>,
     pub(super) reason: &'static str,
+}
+
+/// What is to be seen of a sandbox beside its phase.
+#[derive(Clone, Debug)]
+pub(super) struct Looks {
+    pub(super) node: String,
+    /// `<namespace>/<name>`, as it was claimed.
+    pub(super) claim_ref: String,
+    /// How the name begins that it gets when that one is another's.
+    pub(super) id_name: String,
+    /// Where no user gave it another one.
+    pub(super) color: Option<Option<&'static str>>,
 }
 
 /// What the phase of a listed sandbox is.

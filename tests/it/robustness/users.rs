@@ -13,12 +13,12 @@ use super::{
     nodes::{self, COLORS, pool},
     play::Player,
     query::Form,
-    record::WriteRecord,
+    record::{Wish, WriteRecord},
     schedule::Step,
 };
 
 /// Keeps objects until somebody takes it off.
-const FINALIZER: &str = "example.com/robust";
+pub(super) const FINALIZER: &str = "example.com/robust";
 /// What a user says of a sandbox.
 const SPEC: &str = r#"{"podTemplate":{"spec":{"containers":[{"image":"python:3.12","name":"main"}]}},"shutdownPolicy":"Delete"}"#;
 
@@ -27,7 +27,7 @@ struct Write {
     verb: &'static str,
     form: Form,
     body: Value,
-    color: Option<Option<&'static str>>,
+    wish: Wish,
     dry: bool,
 }
 
@@ -52,10 +52,14 @@ impl Player<'_> {
                     verb: "PATCH",
                     form,
                     body,
-                    color: Some(color),
+                    wish: Wish::Color(color),
                     dry,
                 };
-                self.write(pick, write).await;
+                if let Some(object) = self.write(pick, write).await
+                    && !dry
+                {
+                    self.recolored(&object.value);
+                }
             }
             Step::Finalize { pick, on } => {
                 let object = self.object(pick);
@@ -68,7 +72,7 @@ impl Player<'_> {
                     verb: "PATCH",
                     form: Form::Beta,
                     body: json!({"metadata": {"finalizers": finalizers}}),
-                    color: None,
+                    wish: Wish::Finalizer(on),
                     dry: false,
                 };
                 if let Some(object) = self.write(pick, write).await {
@@ -80,7 +84,7 @@ impl Player<'_> {
                     verb: "DELETE",
                     form: Form::Beta,
                     body: json!({}),
-                    color: None,
+                    wish: Wish::End,
                     dry: false,
                 };
                 self.write(pick, write).await;
@@ -145,7 +149,7 @@ impl Player<'_> {
             heads: (before, after),
             place: (namespace.to_string(), name.to_string()),
             uid: object.value.uid.to_string(),
-            color: write.color,
+            wish: write.wish,
             dry: write.dry,
             code: answer.code,
             answer: answer.json(),
@@ -164,6 +168,14 @@ impl Player<'_> {
         let all = store.page(&Scope::All, None, store.head(), 1_000);
         let all = all.expect("the newest version is there").items;
         all.get(pick as usize % all.len().max(1)).cloned()
+    }
+
+    fn recolored(&mut self, sandbox: &Sandbox) {
+        for node in &mut self.nodes {
+            if let Some(claim) = node.claims.get_mut(sandbox.claim.as_str()) {
+                claim.recolored = true;
+            }
+        }
     }
 
     /// From now on nobody can say without more ado when the sandbox goes.
@@ -219,7 +231,7 @@ impl Player<'_> {
             .is_some()
             && let Some(claim) = self.nodes[node].claims.get_mut(id.as_str())
         {
-            claim.disputed = true;
+            claim.disputed = Some(phase);
         }
     }
 }

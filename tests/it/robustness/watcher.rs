@@ -57,6 +57,8 @@ pub(super) struct Mark {
     pub(super) head: u64,
     /// Whether more than a minute had passed since the mark before, in which nothing else happened.
     pub(super) after_a_minute: bool,
+    /// Milliseconds since it was opened.
+    pub(super) at: u128,
 }
 
 /// All about one watch, once it is over.
@@ -143,6 +145,7 @@ impl Watcher {
                 lines: got.lines.len(),
                 head,
                 after_a_minute,
+                at: self.since.elapsed().as_millis(),
             });
         }
     }
