@@ -108,7 +108,6 @@ pub(super) async fn c_105(subject: &Subject) {
     }
 }
 
-/// No other resource with a collection is served, so that a token cannot be tried there.
 pub(super) async fn c_106(subject: &Subject) {
     for name in ["a", "b", "c"] {
         subject.create(name).await;
@@ -148,7 +147,34 @@ pub(super) async fn c_106(subject: &Subject) {
             200 => assert_eq!(items(&moved.ok()), [] as [Value; 0]),
             _ => moved.expect(400, "BadRequest"),
         }
+        if subject.has_nodes() {
+            no_token_leads_to_another_resource(subject, &client).await;
+        }
     }
+}
+
+/// From one collection of a namespace to the other. A custom resource has none beside it.
+async fn no_token_leads_to_another_resource(subject: &Subject, client: &Client) {
+    let sandboxes = subject.collection();
+    let snapshots = sandboxes.replace("/sandboxes", "/sandboxsnapshots");
+    for name in ["a", "b"] {
+        let snapshot = json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "SandboxSnapshot",
+            "metadata": {"name": name}, "spec": {"sandboxName": "a"},
+        });
+        client.post(&snapshots, &snapshot).await.ok();
+    }
+    for (from, to) in [(&sandboxes, &snapshots), (&snapshots, &sandboxes)] {
+        let page = client.get(&format!("{from}?limit=1")).await.ok();
+        let token = token(&page).expect("there is more");
+        let next = |list: &str| format!("{list}?limit=1&continue={token}");
+        assert_eq!(names(&client.get(&next(from)).await.ok()), ["b"]);
+        let moved = client.get(&next(to)).await;
+        moved.expect(400, "BadRequest");
+        let message = moved.body["message"].as_str().unwrap_or_default();
+        assert!(message.contains("invalid continue token"), "{message}");
+    }
+    client.delete(&snapshots).await.ok();
 }
 
 pub(super) async fn c_107(subject: &Subject) {
