@@ -7,7 +7,6 @@ use serde_json::json;
 
 use crate::conformance::{
     client::{Client, MERGE, SOON},
-    server::Server,
     shown::{names, version},
     subject::Subject,
 };
@@ -61,7 +60,7 @@ pub(super) async fn c_097(subject: &Subject) {
     let label = json!({"metadata": {"labels": {"colour": "red"}}});
     client.patch(MERGE, &subject.item("a"), &label).await.ok();
     let last = version_of_list(&client, &collection).await;
-    end(first).await;
+    first.end().await;
 
     let mut second = subject.server(&[]);
     second.ready().await;
@@ -87,17 +86,6 @@ pub(super) async fn c_097(subject: &Subject) {
             "{earlier}"
         );
         assert!(watch.ends(SOON).await, "nothing comes behind it");
-    }
-}
-
-/// Asks the server to end, and waits until it has.
-async fn end(mut server: Server) {
-    let process = &mut server.running().process;
-    process.terminate();
-    let deadline = Instant::now() + SOON;
-    while process.exited().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "it ends in time");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
