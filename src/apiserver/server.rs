@@ -89,7 +89,7 @@ pub struct ApiServer {
     endpoints: Vec<Box<dyn Endpoint>>,
     discovery: Discovery,
     openapi: OpenApi,
-    /// Whether it was ready once: from then on discovery is served whatever happens, since clients take a missing
+    /// Whether it served once: from then on discovery is served whatever happens, since clients take a missing
     /// document for a missing resource.
     started: AtomicBool,
 }
@@ -274,7 +274,7 @@ impl ApiServer {
                 })
                 .await?;
         }
-        let started = self.started.load(Ordering::Relaxed) || self.parts.readiness.is_ready();
+        let started = self.started.load(Ordering::Relaxed) || self.parts.readiness.serves();
         self.started.store(started, Ordering::Relaxed);
         if let Some(answer) = paths::health(&self.parts.readiness, path, query_text) {
             return Ok(answer);

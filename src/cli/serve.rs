@@ -79,7 +79,8 @@ pub(super) struct ServeArgs {
     /// Whether requests without a credential are those of system:anonymous, or refused.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     anonymous_auth: bool,
-    /// Start although the ConfigMap extension-apiserver-authentication cannot be read; until it can, no certificate is trusted.
+    /// Start although the ConfigMap extension-apiserver-authentication cannot be read; until it can, no certificate is trusted,
+    /// only tokens are, and /readyz fails.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     authentication_tolerate_lookup_failure: bool,
     /// Ask for every name of a direct request, for clusters where an authorizer before RBAC denies single names.
@@ -292,7 +293,8 @@ async fn access(
         true => WhenUnreadable::Tolerate,
         false => WhenUnreadable::Refuse,
     };
-    let check = process.readiness.check("authentication");
+    // Where it may be missing, who shows a token is served without it.
+    let check = process.readiness.told_check("authentication");
     let trust = ClientTrust::follow(
         reader.clone(),
         when_unreadable,

@@ -61,6 +61,8 @@ enum Scope {
     Life,
     /// Readyz and healthz.
     Ready,
+    /// Readyz and healthz, and no reason to refuse a request.
+    Told,
     /// Readyz.
     Shutdown,
 }
@@ -74,6 +76,11 @@ impl Readiness {
     /// Adds a check to `/readyz`. It fails until its first [`Check::pass`].
     pub fn check(&self, name: impl Into<Cow<'static, str>>) -> Check {
         self.add(name.into(), Scope::Ready, Some("not reported yet".into()))
+    }
+
+    /// As [`Self::check`], for what keeps new clients away and yet not those who come: some can be served without it.
+    pub fn told_check(&self, name: impl Into<Cow<'static, str>>) -> Check {
+        self.add(name.into(), Scope::Told, Some("not reported yet".into()))
     }
 
     /// Adds a check to `/livez` and `/readyz`. It passes until its first [`Check::fail`], which asks for a restart; what may
@@ -107,11 +114,13 @@ impl Readiness {
             .all(|named| named.check.failure.lock().is_none())
     }
 
-    /// Whether requests are to be served: every check passes, but for the one by which a process that is ending keeps new
-    /// clients away while it still answers.
+    /// Whether requests are to be served: every check passes, but for those that only keep new clients away, as a process
+    /// does that is ending.
     pub fn serves(&self) -> bool {
         let checks = self.shared.checks.read();
-        let mut wanted = checks.iter().filter(|named| named.scope != Scope::Shutdown);
+        let mut wanted = checks
+            .iter()
+            .filter(|named| matches!(named.scope, Scope::Life | Scope::Ready));
         wanted.all(|named| named.check.failure.lock().is_none())
     }
 
@@ -318,6 +327,18 @@ mod tests {
         assert!(!answer.healthy);
         assert_eq!(readiness.answer_one(Probe::Livez, "inventory"), None);
         assert!(readiness.answer_one(Probe::Livez, "ping").unwrap().healthy);
+    }
+
+    #[test]
+    fn what_is_only_told_keeps_no_request_away() {
+        let (readiness, inventory, _) = mk_readiness();
+        let told = readiness.told_check("told");
+        assert!(!readiness.serves());
+        inventory.pass();
+        assert!(readiness.serves() && !readiness.is_ready());
+        assert!(!readiness.answer(Probe::Readyz, "").healthy);
+        told.pass();
+        assert!(readiness.is_ready());
     }
 
     #[test]

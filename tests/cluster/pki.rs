@@ -47,6 +47,21 @@ impl Authority {
         self.sign(params)
     }
 
+    /// As [`Self::client`], for a member of two groups: rcgen takes the second for another attribute of the name.
+    pub(crate) fn client_of_two(
+        &self,
+        user: &str,
+        groups: [&str; 2],
+    ) -> Result<Certificate, rcgen::Error> {
+        let mut params = params(user, &[])?;
+        let other = DnType::CustomDnType(vec![2, 5, 4, 10]);
+        for (attribute, group) in [DnType::OrganizationName, other].into_iter().zip(groups) {
+            params.distinguished_name.push(attribute, group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
     pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }

@@ -3,6 +3,7 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -93,6 +94,18 @@ impl Server {
         let config = self.config(ADMIN);
         if let Some(running) = &mut self.running {
             stage::wait_until_ready(&config, &mut running.process).await;
+        }
+    }
+
+    /// Asks it to end, and waits until it has and its Lease is free.
+    pub(super) async fn end(mut self) {
+        if let Some(Running { process, .. }) = &mut self.running {
+            process.terminate();
+            let deadline = Instant::now() + SOON;
+            while process.exited().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "it ends in time");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         }
     }
 

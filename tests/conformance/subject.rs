@@ -263,6 +263,13 @@ impl Subject {
         }
     }
 
+    /// Publishes an inventory that was read before.
+    pub(super) async fn publish_late(&self, inventory: Value) {
+        if let Side::Product(stage) = &self.side {
+            stage.publish_late(inventory).await;
+        }
+    }
+
     /// Another namespace that nobody else uses.
     pub(super) async fn other_namespace(&self) -> String {
         self.control_plane.create_namespace("conformance").await

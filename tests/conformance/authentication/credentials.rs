@@ -12,7 +12,7 @@ use sandbox_apiserver::serving::CertificateAuthority;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{SOON, refused_user, user_of};
+use super::{SOON, listening_node::ListeningNode, refused_user, user_of};
 use crate::{
     auth::certificate_of,
     conformance::{
@@ -22,11 +22,13 @@ use crate::{
         subject::Subject,
         witness::Witness,
     },
+    stage::{NODE_TOKEN, eventually},
     tls_client,
 };
 
-/// How long an answer of kube-apiserver counts.
+/// How long an answer of kube-apiserver counts, and a time after which it certainly still does.
 const KEPT: Duration = Duration::from_secs(10);
+const STILL_KEPT: Duration = Duration::from_secs(5);
 
 pub(super) async fn c_025(subject: &Subject) {
     let (robot, token) = service_account(subject, "robot").await;
@@ -45,11 +47,37 @@ pub(super) async fn c_025(subject: &Subject) {
     let proxy = witness.door.with_certificate(&witness.proxy());
     let proxied = [("x-remote-user", "ann"), ("authorization", bearer.as_str())];
     assert_eq!(witness.name(&proxy, &proxied).await, "ann");
-    // A request that goes as far as a node, if the caller may.
-    proxy
-        .send("GET", &subject.collection(), &proxied, "")
-        .await
-        .expect(403, "Forbidden");
+    // One that goes as far as a node, which answers nothing but keeps what it is asked.
+    let node = ListeningNode::start(subject).await;
+    witness
+        .relay
+        .rule(|question| match question.is_about_user("ann") {
+            true => question.with_status(&json!({"allowed": true})),
+            false => Reply::Passed,
+        });
+    let item = subject.item(ListeningNode::SANDBOX);
+    let vouched = [
+        ("x-remote-group", "vouched-group"),
+        ("x-remote-extra-a", "vouched-extra"),
+    ];
+    let proxied = [&proxied[..], &vouched].concat();
+    eventually(SOON, "the node's sandbox is known", async || {
+        proxy.send("GET", &item, &proxied, "").await.status == 200
+    })
+    .await;
+    let path = format!("{item}/stats");
+    let stats = proxy.send("GET", &path, &proxied, "").await;
+    assert!(stats.status.is_server_error(), "{:#}", stats.body);
+    let asked = node.asked();
+    let of_stats = |head: &&String| head.contains(&format!("{}/stats", ListeningNode::CLAIM));
+    let stats = asked.iter().find(of_stats).expect("the node was asked");
+    assert!(stats.contains(&format!("Bearer {NODE_TOKEN}")), "{stats}");
+    for head in &asked {
+        for secret in [token.as_str(), "vouched-", "x-remote-"] {
+            assert!(!head.contains(secret), "{secret}: {head}");
+        }
+    }
+    node.forget(subject).await;
 
     for question in witness.relay.asked() {
         let headers = format!("{:?}", question.headers);
@@ -94,7 +122,8 @@ pub(super) async fn c_028(subject: &Subject) {
 
     let kept = async {
         let asked = Instant::now();
-        for _ in 0..2 {
+        for after in [Duration::ZERO, Duration::ZERO, STILL_KEPT] {
+            sleep(after.saturating_sub(asked.elapsed())).await;
             assert_eq!(witness.name(&of(&token), &[]).await, robot);
             assert_eq!(witness.who(&of("rejected"), &[]).await, None);
         }

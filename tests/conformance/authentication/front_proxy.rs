@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_apiserver::serving::CertificateAuthority;
+use sandbox_apiserver::serving::{CertificateAuthority, PemPair};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -10,14 +10,18 @@ use super::{SOON, SPOOFED, refused_user, user_of};
 use crate::{
     conformance::{
         credentials::{Door, certificate, expired, service_account},
+        grants::Grant,
         relay::{Relay, Reply, failure},
         subject::Subject,
         witness::Witness,
     },
+    pki::Authority,
     stage::eventually,
 };
 
 pub(super) async fn c_020(subject: &Subject) {
+    let (robot, token) = service_account(subject, "robot").await;
+    Grant::to(&robot, &["list"]).in_force(subject).await;
     let witness = Witness::start(subject).await;
     let newcomer = CertificateAuthority::new("client").unwrap();
     let of_newcomer = witness
@@ -33,6 +37,16 @@ pub(super) async fn c_020(subject: &Subject) {
     let proxy = witness.door.with_certificate(&witness.proxy());
     let vouched = [("x-remote-user", "root"), ("x-vouched-user", "ann")];
     assert_eq!(witness.name(&proxy, &vouched).await, "ann");
+    // The proxy's CA, in exchange for another.
+    let successor = CertificateAuthority::new("proxy").unwrap();
+    let of_successor = certificate(&successor, "front-proxy-client", None);
+    let of_successor = witness.door.with_certificate(&of_successor);
+    assert_eq!(witness.name(&of_successor, &vouched).await, "");
+    data["requestheader-client-ca-file"] = successor.certificate().into();
+    witness
+        .trust_until(subject, &data, &of_successor, (&vouched, "ann"))
+        .await;
+    assert_eq!(witness.name(&proxy, &vouched).await, "");
     let asked = witness.relay.asked();
     let reads: Vec<_> = asked.iter().filter(|it| it.is_about_trust()).collect();
     for read in &reads {
@@ -41,7 +55,7 @@ pub(super) async fn c_020(subject: &Subject) {
         assert!(read.path.contains(by_name), "{}", read.path);
     }
     assert!(reads.iter().any(|read| read.path.contains("watch=true")));
-    drop(witness);
+    witness.server.end().await;
 
     let relay = Relay::start(subject).await;
     relay.rule(|question| match question.is_about_trust() {
@@ -60,6 +74,20 @@ pub(super) async fn c_020(subject: &Subject) {
         sleep(Duration::from_millis(50)).await;
     };
     assert!(!ended.success());
+    // The other serves those whom it knows without: by a token.
+    let door = Door::of_server(&tolerant);
+    tolerant.listens().await;
+    // It lives, and is not said to be ready as long as it knows no CA.
+    let livez = door.nobody().get("/livez").await;
+    assert_eq!(livez.status, 200, "{:#}", livez.body);
+    let by_token = door.with_token(&token);
+    eventually(SOON, "it serves", async || {
+        by_token.get(&subject.collection()).await.status == 200
+    })
+    .await;
+    assert_eq!(user_of(&by_token, &[]).await, robot);
+    let nora = door.with_certificate(&certificate(&newcomer, "nora", None));
+    assert_eq!(user_of(&nora, &[]).await, "system:anonymous");
     assert!(tolerant.running().process.exited().unwrap().is_none());
 }
 
@@ -202,6 +230,20 @@ pub(super) async fn c_027(subject: &Subject) {
         .door
         .with_certificate(&expired(&witness.client_ca, "jane"));
     assert_eq!(witness.who(&late, &[]).await, None);
+    // Each organization is a group.
+    let authority = Authority::new("client").unwrap();
+    let kate = authority.client_of_two("kate", ["dev", "ops"]).unwrap();
+    let kate = witness.door.with_certificate(&PemPair {
+        certificate: kate.certificate_pem,
+        private_key: kate.key_pem,
+    });
+    let mut data = witness.trust();
+    data["client-ca-file"] = authority.pem().into();
+    witness
+        .trust_until(subject, &data, &kate, (&[], "kate"))
+        .await;
+    let who = witness.who(&kate, &[]).await.unwrap();
+    assert_eq!(who["groups"], json!(["dev", "ops", "system:authenticated"]));
 
     // The users of the control plane, known by the CA that kube-apiserver publishes.
     assert_eq!(user_of(&subject.direct_as("jane"), &[]).await, "jane");

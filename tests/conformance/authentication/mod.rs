@@ -2,6 +2,7 @@
 
 mod credentials;
 mod front_proxy;
+mod listening_node;
 mod subprotocol;
 
 use std::time::Duration;
@@ -19,7 +20,7 @@ items! {
     c_022 P0 "A certificate of the front proxy's CA with another name is a bad credential.", ours;
     c_023 P0 "Identity headers of anybody but the front proxy are ignored.", ours;
     c_024 P0 "Groups, extras and the UID come from the headers that the ConfigMap names, all values of them.", ours;
-    c_025 P0 "Credentials and identity headers reach neither the log nor any other server.", ours;
+    c_025 P0 "Credentials and identity headers reach neither the log, nor kube-apiserver but in a review, nor a node.", ours;
     c_026 P0 "Every known user is in `system:authenticated`, also when the proxy names no group.", ours;
     c_027 P0 "A client certificate names a user by its common name and groups by its organizations.", ours;
     c_028 P0 "Tokens are reviewed by kube-apiserver; answers count for 10 s, and failures to ask are never kept.", ours;

@@ -1,5 +1,7 @@
 //! What becomes of kube-apiserver's answers.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,6 +16,10 @@ use crate::{
     },
     stage::API,
 };
+
+/// How long a review may take, with its tries, and what a busy machine adds.
+const REVIEWED_WITHIN: Duration = Duration::from_secs(10);
+const SLACK: Duration = Duration::from_secs(8);
 
 /// A rule about the reviews of one user; everything else is passed on.
 fn said_of(
@@ -161,6 +167,19 @@ pub(super) async fn c_042(subject: &Subject) {
         .await
         .expect(500, "InternalError");
     assert!(witness.relay.reviews_of("busy").len() > 1);
+    // Waited for in vain, and not for ever.
+    witness
+        .relay
+        .rule(said_of("unanswered", |_| Reply::Silence));
+    let began = Instant::now();
+    witness
+        .user("unanswered")
+        .get(&path)
+        .await
+        .expect(500, "InternalError");
+    let took = began.elapsed();
+    assert!(took < REVIEWED_WITHIN + SLACK, "{took:?}");
+    assert!(!witness.relay.reviews_of("unanswered").is_empty());
 }
 
 /// The reason that a review may give is in C-042, since RBAC gives none.

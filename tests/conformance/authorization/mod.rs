@@ -15,7 +15,7 @@ items! {
     c_039 P0 "The verb follows from the method, the name, and whether `watch` is on.", ours;
     c_040 P0 "Who may see one object by its name may list and watch it by a field selector.";
     c_041 P1 "Selectors of lists, watches and deletes of collections are in the review, as far as it can say them.", ours;
-    c_042 P0 "Only a yes allows: no opinion is 403, and no answer is 500.", ours;
+    c_042 P0 "Only a yes allows: no and no opinion are 403, a review that fails or is never answered is 500.", ours;
     c_043 P0 "A refusal says who cannot do what, in the words of Kubernetes.", ours;
     c_044 P0 "Answers count for 10 s, are bounded, and are not kept for overlong questions.", ours;
     c_045 P0 "An apply that would create needs the right to create.";

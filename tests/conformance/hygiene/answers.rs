@@ -43,6 +43,7 @@ pub(super) async fn c_207(subject: &Subject) {
         answer.expect(503, "ServiceUnavailable");
         assert_eq!(answer.retry_after(), Some(1), "{:#}", answer.body);
     }
+    nodes.start(node.index).await;
 }
 
 async fn create(subject: &Subject, client: &Client, node: &OwnNode, name: &str) -> Answer {

@@ -55,6 +55,7 @@ pub(super) async fn c_211(subject: &Subject) {
     for path in PROBES {
         assert_eq!(client.get(path).await.status, 200, "{path}");
     }
+    subject.nodes().start(node.index).await;
     nothing_is_ready_that_knows_nothing(subject).await;
 }
 

@@ -14,7 +14,7 @@ items! {
     c_096 P0 "A resourceVersion is a positive decimal integer below 2^63 that rises with every change, and an object has the same uid and version in all API versions.", ours;
     c_097 P0 "Versions never go backward over a restart, none is used twice, and one that the new process does not know is 410.", ours;
     c_098 P0 "A list names the version from which a watch misses nothing; its items are in order and have their kind, and a namespace that does not exist has none.";
-    c_099 P0 "An object whose node cannot be reached stays in GET and LIST, also for a server that starts meanwhile.", ours;
+    c_099 P0 "An object whose node has just fallen silent is there in GET and LIST with its last state, also for a server that starts meanwhile.", ours;
     c_100 P0 "`resourceVersion` and `resourceVersionMatch` choose the newest, any, one at least as new, or exactly that version or 410.";
     c_101 P0 "A version of the future is waited for up to 3 s, then refused with 504 Timeout, cause ResourceVersionTooLarge and Retry-After 1.";
     c_102 P0 "A resourceVersion that is no number is 400 BadRequest in LIST, GET and WATCH.";

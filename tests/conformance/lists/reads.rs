@@ -13,8 +13,8 @@ use crate::{
     stage::{self, API},
 };
 
-/// For how long a silent node's sandboxes are looked at. They are shown as unknown after two minutes, which the tests of the
-/// index show on a clock of their own.
+/// For how long a silent node's sandboxes are looked at, and what a late publication has changed. Sandboxes are shown as
+/// unknown after two minutes, which the tests of the index show on a clock of their own.
 const LOOKED_AT_FOR: Duration = Duration::from_secs(3);
 const QUIET: Duration = Duration::from_millis(200);
 
@@ -65,26 +65,31 @@ pub(super) async fn c_099(subject: &Subject) {
     let mut object = subject.mk("a");
     let containers = &mut object["spec"]["podTemplate"]["spec"]["containers"];
     containers[0]["image"] = node.template.into();
-    let created = subject.create_from(object).await;
-    let from = version(&created);
+    subject.create_from(object).await;
+    let last = subject.label("a", "colour", "red").await;
+    let from = version(&last);
     let path = format!("{}?watch=true&resourceVersion={from}", subject.collection());
     let mut watch = subject.proxied().watch(&path).await;
     subject.publish(node.index).await;
     subject.nodes().stop(node.index).await;
 
-    let is_shown = async |client: &Client| {
-        let shown = client.get(&subject.item("a")).await.ok();
-        assert_eq!(shown["metadata"]["uid"], created["metadata"]["uid"]);
-        let list = client.get(&subject.collection()).await.ok();
-        assert_eq!(names(&list), ["a"]);
+    let is_shown = async |client: &Client, state: fn(&Value) -> Value| {
+        let shown = client.get(&subject.item("a")).await;
+        assert_eq!(shown.status, 200);
+        assert_eq!(state(&shown.body), state(&last));
+        let list = client.get(&subject.collection()).await;
+        assert_eq!(list.status, 200);
+        assert_eq!(names(&list.body), ["a"]);
+        assert_eq!(state(&items(&list.body)[0]), state(&last));
     };
     let began = Instant::now();
     while began.elapsed() < LOOKED_AT_FOR {
         for client in subject.both_ways() {
-            is_shown(&client).await;
+            is_shown(&client, state).await;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+    assert!(watch.is_silent(QUIET).await, "nothing has happened to it");
     // A server that starts now says nothing until it knows, and then the same.
     let mut server = subject.server(&[]);
     let client = server.client();
@@ -100,15 +105,33 @@ pub(super) async fn c_099(subject: &Subject) {
             if let Some(answer) = client.try_get(&path).await
                 && !answer.status.is_server_error()
             {
-                is_shown(&client).await;
+                is_shown(&client, told_by_node).await;
             }
         }
     }
-    is_shown(&client).await;
+    is_shown(&client, told_by_node).await;
     while let Ok(event) = tokio::time::timeout(QUIET, watch.next()).await {
         assert_ne!(event.expect("the watch goes on")["type"], "DELETED");
     }
     subject.nodes().start(node.index).await;
+}
+
+/// What the node has published of an object. What users wrote is kept by its agent, and here there is none.
+fn told_by_node(object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    json!([
+        metadata["uid"],
+        metadata["creationTimestamp"],
+        object["status"]
+    ])
+}
+
+/// What an object says, but for its version.
+fn state(object: &Value) -> Value {
+    let mut state = object.clone();
+    let metadata = state["metadata"].as_object_mut().expect("an object");
+    metadata.remove("resourceVersion");
+    state
 }
 
 pub(super) async fn c_112(subject: &Subject) {
@@ -212,4 +235,34 @@ pub(super) async fn c_115(subject: &Subject) {
         reader.get(&path).await.expect(404, "NotFound");
         assert_eq!(items(&reader.get(&all).await.ok()), [] as [Value; 0]);
     }
+    if subject.has_nodes() {
+        late_publications_change_nothing(subject).await;
+    }
+}
+
+/// Of a publisher that read its node before a write, and is heard after the answer.
+async fn late_publications_change_nothing(subject: &Subject) {
+    let (node, nodes) = (subject.own_node(), subject.nodes());
+    let sandbox = |name: &str| stage::sandbox(name, &node.template);
+    let before_create = nodes.inventory(node.index).await;
+    subject.create_from(sandbox("kept")).await;
+    subject.create_from(sandbox("gone")).await;
+    let before_delete = nodes.inventory(node.index).await;
+    let gone = subject.item("gone");
+    subject.proxied().delete(&gone).await.ok();
+    for late in [before_create, before_delete] {
+        subject.publish_late(late).await;
+        // By when the server hears of it is not seen from outside.
+        let began = Instant::now();
+        while began.elapsed() < LOOKED_AT_FOR {
+            for client in subject.both_ways() {
+                client.get(&subject.item("kept")).await.ok();
+                client.get(&gone).await.expect(404, "NotFound");
+                let list = client.get(&subject.collection()).await.ok();
+                assert_eq!(names(&list), ["kept"]);
+            }
+            tokio::time::sleep(QUIET).await;
+        }
+    }
+    subject.publish(node.index).await;
 }

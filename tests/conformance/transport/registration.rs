@@ -67,7 +67,8 @@ pub(super) async fn c_005(subject: &Subject) {
     let relay = Relay::start(subject).await;
     let mut server = subject.server_through(&relay, &[]);
     server.ready().await;
-    subject.nodes().stop(subject.own_node().index).await;
+    let node = subject.own_node();
+    subject.nodes().stop(node.index).await;
     relay.rule(|_| Reply::Silence);
     let front_proxy = subject.control_plane.front_proxy();
     let front_proxy = Door::of_server(&server).with_certificate(&front_proxy);
@@ -86,6 +87,7 @@ pub(super) async fn c_005(subject: &Subject) {
     let stranger = server.client_as("walter");
     let asking = timeout(Duration::from_secs(1), stranger.get(API)).await;
     assert!(asking.is_err(), "others are asked about");
+    subject.nodes().start(node.index).await;
 }
 
 /// The names of ports in the EndpointSlices are those of the Service; the Pod is ready once its probe passes.
@@ -104,9 +106,17 @@ pub(super) async fn c_006(subject: &Subject) {
             service["metadata"]["namespace"]
         );
         let container = &template["spec"]["containers"][0];
-        let ports = container["ports"].as_array().unwrap();
-        assert!(ports.iter().any(|it| it["name"] == port["targetPort"]));
-        assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
+        let mut ports = container["ports"].as_array().unwrap().iter();
+        let target = ports.find(|it| it["name"] == port["targetPort"]);
+        let target = target.expect("the Service's port is one of the container");
+        assert_eq!(target["containerPort"], secure_port(container));
+        let asked = &container["readinessProbe"]["httpGet"];
+        assert_eq!(
+            (&asked["path"], &asked["scheme"]),
+            (&json!("/readyz"), &json!("HTTPS"))
+        );
+        let at = &asked["port"];
+        assert!(*at == target["name"] || *at == target["containerPort"]);
         let mut n_registered = 0;
         for api_service in api_services(&objects) {
             let target = &api_service["spec"]["service"];
@@ -142,6 +152,13 @@ pub(super) async fn c_006(subject: &Subject) {
             assert_eq!(applied["kind"], object["kind"]);
         }
     }
+}
+
+/// The port that the container's arguments let the server listen at.
+fn secure_port(container: &Value) -> u16 {
+    let mut args = container["args"].as_array().unwrap().iter();
+    let port = args.find_map(|it| it.as_str()?.strip_prefix("--secure-port="));
+    port.expect("it is told its port").parse().unwrap()
 }
 
 pub(super) async fn c_007(subject: &Subject) {

@@ -184,6 +184,20 @@ pub(super) async fn c_004(subject: &Subject) {
         .trust_until(subject, &data, &nora, (&[], "nora"))
         .await;
     assert_eq!(witness.name(&witness.user("jane"), &[]).await, "jane");
+    // So does a new CA of the front proxy, beside the old one.
+    let next = CertificateAuthority::new("proxy").unwrap();
+    let proxy = witness
+        .door
+        .with_certificate(&certificate(&next, "front-proxy-client", None));
+    let ann = [("x-remote-user", "ann")];
+    assert_eq!(witness.who(&proxy, &ann).await, None);
+    let both = format!("{}{}", witness.proxy_ca.certificate(), next.certificate());
+    data["requestheader-client-ca-file"] = both.into();
+    witness
+        .trust_until(subject, &data, &proxy, (&ann, "ann"))
+        .await;
+    let before = witness.door.with_certificate(&witness.proxy());
+    assert_eq!(witness.name(&before, &ann).await, "ann");
     drop(witness);
 
     let mut server = subject.server(&[]);

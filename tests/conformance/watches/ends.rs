@@ -42,6 +42,38 @@ pub(super) async fn c_127(subject: &Subject) {
             );
         }
     }
+    if subject.has_nodes() {
+        an_outlived_version_is_expired(subject).await;
+    }
+}
+
+/// One that this very server handed out, and has forgotten since. How much it remembers is its own matter.
+async fn an_outlived_version_is_expired(subject: &Subject) {
+    let (all, item) = (subject.collection(), subject.item("a"));
+    let mut server = subject.server(&["--history-events=20"]);
+    server.ready().await;
+    let client = server.client();
+    let old = version(&client.get(&all).await.ok());
+    let path = format!("{all}?watch=true&resourceVersion={old}");
+    let change = async |n: usize| {
+        let label = json!({"metadata": {"labels": {"n": n.to_string()}}});
+        version(&client.patch(MERGE, &item, &label).await.ok())
+    };
+    let first = change(0).await;
+    let event = client.watch(&path).await.event().await;
+    assert_eq!(
+        version(&event["object"]),
+        first,
+        "it is remembered at first"
+    );
+    for n in 1..30 {
+        change(n).await;
+    }
+    let status = error(&mut client.watch(&path).await).await;
+    assert_eq!(
+        (&status["code"], &status["reason"]),
+        (&json!(410), &json!("Expired"))
+    );
 }
 
 pub(super) async fn c_128(subject: &Subject) {

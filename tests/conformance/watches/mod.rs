@@ -26,7 +26,7 @@ items! {
     c_128 P0 "What fails after the request was understood is an ERROR event; a plain watch from the future is silent until then.";
     c_129 P0 "`timeoutSeconds` ends the stream in order, and no stream ends within a second without an event.";
     c_130 P0 "A reader that is too slow is cut off and misses nothing before that.", ours;
-    c_131 P0 "`kubectl get -w` shows every change of an object, and of a list, once.";
+    c_131 P0 "`kubectl get -w` shows every change of a list once, and of an object every change behind the state that its watch begins with.";
     c_132 P1 "A watch that a starting server cannot serve yet is 429 TooManyRequests with Retry-After.", ours;
     c_133 P1 "A watch over WebSocket sends the same events, a text message each, and ignores what it is told.";
     c_134 P1 "Watches of both API versions see the same versions, each object in the version that was asked for.", ours;

@@ -1,14 +1,17 @@
-//! The schemas, and what kubectl makes of them.
+//! The documents, and what they say.
+
+mod schemas;
 
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::schemas::{c_068, c_069, c_070, c_073};
 use super::{client::Client, documents, subject::Subject};
-use crate::{api_service::GROUP, caller::Answer, stage::API};
+use crate::{api_service::GROUP, caller::Answer};
 
 items! {
     c_064 P0 "The OpenAPI v3 index names the documents of its own versions, with a hash in each address.", ours;
@@ -28,28 +31,36 @@ const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protob
 const AGGREGATED_WITHIN: Duration = Duration::from_secs(70);
 const COLLECTION: &str = "/apis/agents.x-k8s.io/v1beta1/namespaces/{namespace}/sandboxes";
 
-/// A document, once it is there.
-async fn document(client: &Client, path: &str, is_there: impl Fn(&Value) -> bool) -> Answer {
+/// A document as kube-apiserver has it, once it does: until then it has none, or an older one.
+async fn aggregated(client: &Client, path: &str, is_there: impl Fn(&Value) -> bool) -> Answer {
     let deadline = Instant::now() + AGGREGATED_WITHIN;
     loop {
         let answer = client.get_as(path, "application/json").await;
-        if answer.status == 200 && is_there(&answer.body) {
-            return answer;
+        match answer.status.as_u16() {
+            200 if is_there(&answer.body) => return answer,
+            200 | 404 | 503 => {}
+            other => panic!("{path}: {other}"),
         }
         assert!(Instant::now() < deadline, "{path}: {}", answer.status);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
-/// The v3 document, as kubectl gets it.
-async fn v3(subject: &Subject) -> Value {
-    document(
-        &subject.proxied(),
-        &documents::openapi_path("v1beta1"),
-        |_| true,
-    )
-    .await
-    .ok()
+/// A document at the server's own port, where it is at once. A custom resource has only kube-apiserver's.
+async fn own(subject: &Subject, client: &Client, path: &str) -> Answer {
+    if !subject.has_nodes() {
+        return aggregated(client, path, |_| true).await;
+    }
+    let answer = client.get_as(path, "application/json").await;
+    assert_eq!(answer.status, 200, "{path}: {:#}", answer.body);
+    answer
+}
+
+/// The v3 document of a version, as kubectl gets it.
+async fn v3(subject: &Subject, version: &str) -> Value {
+    let path = documents::openapi_path(version);
+    let document = aggregated(&subject.proxied(), &path, |_| true).await;
+    document.ok()
 }
 
 /// The document is not sent again to who has it.
@@ -89,7 +100,7 @@ async fn c_064(subject: &Subject) {
     }
     // kube-apiserver's index has them too, each with this server's hash.
     let is_there = |index: &Value| own.iter().all(|key| index["paths"][key].is_object());
-    let merged = document(&subject.proxied(), "/openapi/v3", is_there)
+    let merged = aggregated(&subject.proxied(), "/openapi/v3", is_there)
         .await
         .ok();
     for (key, entry) in paths {
@@ -125,8 +136,12 @@ async fn c_066(subject: &Subject) {
     let path = documents::openapi_path("v1beta1");
     // Asked as whoever calls, who need not have any rights.
     let user = format!("reader-{}", subject.namespace);
-    for client in [subject.direct_as(&user), subject.proxied_as(&user)] {
-        let answer = document(&client, &path, |_| true).await;
+    let (direct, proxied) = (subject.direct_as(&user), subject.proxied_as(&user));
+    let answers = [
+        own(subject, &direct, &path).await,
+        aggregated(&proxied, &path, |_| true).await,
+    ];
+    for (client, answer) in [direct, proxied].into_iter().zip(answers) {
         assert_eq!(answer.headers["content-type"], "application/json");
         let version = answer.body["openapi"].as_str().unwrap();
         assert!(version.starts_with("3."), "{version}");
@@ -141,10 +156,15 @@ async fn c_066(subject: &Subject) {
 
 async fn c_067(subject: &Subject) {
     let path = documents::openapi_path("v1beta1");
-    for client in [subject.direct(), subject.proxied()] {
-        let key = format!("apis/{GROUP}/v1beta1");
-        let is_there = |index: &Value| index["paths"][&key].is_object();
-        let index = document(&client, "/openapi/v3", is_there).await.ok();
+    let key = format!("apis/{GROUP}/v1beta1");
+    let is_there = |index: &Value| index["paths"][&key].is_object();
+    let (direct, proxied) = (subject.direct(), subject.proxied());
+    let indices = [
+        own(subject, &direct, "/openapi/v3").await,
+        aggregated(&proxied, "/openapi/v3", is_there).await,
+    ];
+    for (client, index) in [direct, proxied].into_iter().zip(indices) {
+        let index = index.ok();
         let url = index["paths"][&key]["serverRelativeURL"].as_str().unwrap();
         let present = client.get(url).await;
         assert!(is_immutable(&present), "{:?}", present.headers);
@@ -171,117 +191,6 @@ fn is_immutable(answer: &Answer) -> bool {
     })
 }
 
-async fn c_068(subject: &Subject) {
-    let v3 = v3(subject).await;
-    let paths = v3["paths"].as_object().unwrap();
-    let list = subject.proxied().get(API).await.ok();
-    for resource in list["resources"].as_array().unwrap() {
-        let name = resource["name"].as_str().unwrap();
-        let (plural, part) = name.split_once('/').unwrap_or((name, ""));
-        let collection = format!("{API}/namespaces/{{namespace}}/{plural}");
-        let expected = match part {
-            "" => vec![
-                format!("{API}/{plural}"),
-                format!("{collection}/{{name}}"),
-                collection,
-            ],
-            part => vec![format!("{collection}/{{name}}/{part}")],
-        };
-        for path in expected {
-            assert!(paths.contains_key(&path), "{path}");
-        }
-    }
-    let schemas = v3["components"]["schemas"].as_object().unwrap();
-    let kind = |kind: &str| json!({"group": GROUP, "version": "v1beta1", "kind": kind});
-    let described = |kind: &Value| {
-        let of_kind = |schema: &&Value| {
-            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
-            kinds.is_some_and(|kinds| kinds.contains(kind))
-        };
-        schemas.values().filter(of_kind).count()
-    };
-    assert_eq!(described(&kind("Sandbox")), 1);
-    assert_eq!(described(&kind("SandboxList")), 1);
-    for (path, item) in paths.iter().filter(|(path, _)| path.starts_with(API)) {
-        for (method, operation) in item.as_object().unwrap() {
-            if operation.get("operationId").is_none() {
-                continue;
-            }
-            let kind = &operation["x-kubernetes-group-version-kind"];
-            assert!(kind["kind"].is_string(), "{method} {path}");
-            assert_eq!(described(kind), 1, "{method} {path}");
-        }
-    }
-    let field = subject.said("sandboxes.spec.operatingMode");
-    let explained = subject.kubectl().stdout(&["explain", &field]).await;
-    let lines: Vec<_> = explained.lines().map(words).collect();
-    for expected in [
-        "GROUP: agents.x-k8s.io",
-        "KIND: Sandbox",
-        "VERSION: v1beta1",
-    ] {
-        assert!(lines.contains(&subject.said(expected)), "{explained}");
-    }
-    assert!(explained.contains("FIELD: operatingMode"), "{explained}");
-}
-
-/// A line with one blank between any two words.
-fn words(line: &str) -> String {
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-async fn c_069(subject: &Subject) {
-    let v3 = v3(subject).await;
-    let path = format!("{COLLECTION}/{{name}}");
-    let patched = ["", "/status"].map(|part| format!("{path}{part}"));
-    for path in patched {
-        let parameters = v3["paths"][&path]["patch"]["parameters"].as_array();
-        let parameters = parameters.unwrap_or_else(|| panic!("{path}"));
-        for name in ["fieldValidation", "dryRun", "fieldManager", "force"] {
-            let is_inline = |known: &Value| known["name"] == name && known["in"] == "query";
-            assert!(parameters.iter().any(is_inline), "{path}: {name}");
-        }
-    }
-    let mut misspelt = subject.mk("a");
-    misspelt["spec"]["operatingMod"] = "Running".into();
-    let args = ["create", "--namespace", &subject.namespace, "--filename=-"];
-    let input = subject.said(&misspelt.to_string());
-    let output = subject.kubectl().run_with_input(&args, &input).await;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    // What kubectl finds by itself is said in other words.
-    let expected = r#"strict decoding error: unknown field "spec.operatingMod""#;
-    assert!(complaint.contains(expected), "{complaint}");
-}
-
-async fn c_070(subject: &Subject) {
-    let v3 = v3(subject).await;
-    let path = format!("{COLLECTION}/{{name}}");
-    let patch = &v3["paths"][&path]["patch"];
-    let types = patch["requestBody"]["content"].as_object().unwrap();
-    let expected = [
-        "application/apply-patch+yaml",
-        "application/json-patch+json",
-        "application/merge-patch+json",
-    ];
-    assert!(types.keys().eq(&expected), "{types:?}");
-    let args = ["apply", "--namespace", &subject.namespace, "--filename=-"];
-    let kubectl = subject.kubectl();
-    subject.create("a").await;
-    for (color, said) in [
-        ("red", "configured"),
-        ("red", "unchanged"),
-        ("blue", "configured"),
-    ] {
-        let mut object = subject.mk("a");
-        object["metadata"]["labels"] = json!({"color": color});
-        let input = subject.said(&object.to_string());
-        let applied = kubectl.stdout_with_input(&args, &input).await;
-        assert!(applied.contains(said), "{applied}");
-    }
-    let shown = subject.proxied().get(&subject.item("a")).await.ok();
-    assert_eq!(shown["metadata"]["labels"]["color"], "blue");
-}
-
 async fn c_071(subject: &Subject) {
     let direct = subject.direct();
     let answer = direct.get_as("/openapi/v2", "application/json").await;
@@ -297,14 +206,14 @@ async fn c_071(subject: &Subject) {
         assert!(own.iter().any(|own| path.starts_with(own)), "{path}");
     }
     let is_there = |document: &Value| paths.keys().all(|path| document["paths"][path].is_object());
-    document(&subject.proxied(), "/openapi/v2", is_there).await;
+    aggregated(&subject.proxied(), "/openapi/v2", is_there).await;
 }
 
 async fn c_072(subject: &Subject) {
     let direct = subject.direct();
     let v2 = direct.get_as("/openapi/v2", "application/json").await.ok();
     let is_there = |document: &Value| document["paths"][COLLECTION].is_object();
-    let merged = document(&subject.proxied(), "/openapi/v2", is_there)
+    let merged = aggregated(&subject.proxied(), "/openapi/v2", is_there)
         .await
         .ok();
     let own = v2["definitions"].as_object().unwrap();
@@ -337,55 +246,4 @@ async fn c_072(subject: &Subject) {
         .filter(|name| name.starts_with("io.k8s.") && name.contains("_v"))
         .collect();
     assert!(renamed.is_empty(), "{renamed:#?}");
-}
-
-async fn c_073(subject: &Subject) {
-    let v3 = v3(subject).await;
-    let schemas = v3["components"]["schemas"].as_object().unwrap();
-    let kind = json!({"group": GROUP, "version": "v1beta1", "kind": "Sandbox"});
-    let sandbox = schemas.values().find(|schema| {
-        let kinds = schema["x-kubernetes-group-version-kind"].as_array();
-        kinds.is_some_and(|kinds| kinds.contains(&kind))
-    });
-    let sandbox = sandbox.expect("the kind has a schema");
-    assert!(!sandbox["description"].as_str().unwrap().is_empty());
-    let (spec, status) = (
-        property(&v3, sandbox, "spec"),
-        property(&v3, sandbox, "status"),
-    );
-    assert_eq!(spec["required"], json!(["podTemplate"]));
-    let mode = property(&v3, spec, "operatingMode");
-    assert_eq!(mode["enum"], json!(["Running", "Suspended"]));
-    assert_eq!(spec["properties"]["operatingMode"]["default"], "Running");
-    for schema in [spec, status] {
-        for (name, property) in schema["properties"].as_object().unwrap() {
-            let description = property["description"].as_str();
-            assert!(description.is_some_and(|text| !text.is_empty()), "{name}");
-        }
-    }
-    let conditions = &status["properties"]["conditions"];
-    assert_eq!(conditions["x-kubernetes-list-type"], "map");
-    assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]));
-    let pod = property(&v3, property(&v3, spec, "podTemplate"), "spec");
-    let containers = &pod["properties"]["containers"];
-    assert_eq!(containers["x-kubernetes-list-type"], "map");
-    assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
-    assert_eq!(
-        pod["properties"]["nodeSelector"]["x-kubernetes-map-type"],
-        "atomic"
-    );
-}
-
-/// The schema of a property, wherever it stands in the document.
-#[track_caller]
-fn property<'a>(document: &'a Value, schema: &'a Value, name: &str) -> &'a Value {
-    let property = &schema["properties"][name];
-    let reference = [property, &property["allOf"][0]];
-    let reference = reference.iter().find_map(|place| place["$ref"].as_str());
-    match reference {
-        None => property,
-        Some(reference) => document
-            .pointer(reference.trim_start_matches('#'))
-            .unwrap_or_else(|| panic!("{reference} is missing")),
-    }
 }
