@@ -48,6 +48,12 @@ impl Client {
         self.caller.try_send(request).await.ok()
     }
 
+    /// As [`Self::post`]; the answer, if the server gives one.
+    pub(super) async fn try_post(&self, path: &str, body: &Value) -> Option<Answer> {
+        let request = self.request("POST", path, &[], &body.to_string());
+        self.caller.try_send(request).await.ok()
+    }
+
     /// Asks for a media type.
     pub(super) async fn get_as(&self, path: &str, accept: &str) -> Answer {
         self.send("GET", path, &[("accept", accept)], "").await

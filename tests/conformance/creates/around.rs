@@ -122,6 +122,9 @@ async fn others_whose_answer_is_lost(subject: &Subject, client: &Client, node: &
                 "{:#}",
                 answer.body
             );
+        } else if call == "checkpoint" {
+            // The node is there to be asked whether it took the snapshot.
+            assert_eq!(answer.status, 201, "{:#}", answer.body);
         } else {
             answer.expect(500, "InternalError");
         }

@@ -120,10 +120,15 @@ pub(super) async fn c_204(subject: &Subject) {
         nodes.fail_once(node.index, late, "/v1/claim").await;
         let (object, began) = (stage::sandbox(name, &node.template), Instant::now());
         let path = format!("{}?timeout=1s", subject.collection());
-        let answer = client.post(&path, &object).await;
-        // kube-apiserver keeps the same time, and its own Status has no kind.
-        let found = (answer.status.as_u16(), &answer.body["reason"]);
-        assert_eq!(found, (504, &json!("Timeout")), "{:#}", answer.body);
+        match client.try_post(&path, &object).await {
+            // kube-apiserver keeps the same time, and its own Status has no kind.
+            Some(answer) => {
+                let found = (answer.status.as_u16(), &answer.body["reason"]);
+                assert_eq!(found, (504, &json!("Timeout")), "{:#}", answer.body);
+            }
+            // It may also end the stream at the very moment.
+            None => assert_eq!(name, "proxied"),
+        }
         let took = began.elapsed();
         assert!(took < Duration::from_millis(2_900), "{took:?}");
         // Nobody was given a credential, so the VM goes back; until then the object is there to be seen.
