@@ -424,8 +424,9 @@ async fn c_181(subject: &Subject) {
     nodes.start(node.index).await;
     for (name, client) in two(subject) {
         eventually(SOON, "it goes when the node says so", async || {
-            let held = nodes.held_by(node.index, &subject.namespace).await;
+            // In this order: what is gone has to be released before.
             let is_gone = !is_there(&client, &path(name)).await;
+            let held = nodes.held_by(node.index, &subject.namespace).await;
             let claim = format!("{}/{name}", subject.namespace);
             let runs = held.iter().any(|held| held.claim_ref == claim);
             assert!(!is_gone || !runs, "it is said to be gone and runs");
