@@ -9,7 +9,7 @@ use super::{Error, Gateway, Result, claim::address, lease, lifecycle::conflict};
 use crate::{
     api::{ClaimId, SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
-    sandboxd::{ClaimReply, ForkRequest},
+    sandboxd::{ClaimReply, ForkRequest, SandboxRow},
     store::Stored,
 };
 
@@ -18,6 +18,9 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// How long a daemon may still work on a call whose client hung up, as for a claim.
 const SETTLED_AFTER: Duration = Duration::from_secs(100);
+
+/// Time between two questions whether it is done.
+const ASKED_APART: Duration = Duration::from_millis(500);
 
 /// What is forked.
 #[derive(Clone, Debug)]
@@ -100,15 +103,16 @@ impl Gateway {
             Phase::Expired => return Err(conflict("the sandbox has expired")),
         }
         let (answer_tx, answer_rx) = oneshot::channel();
+        let (gateway, left_open) = (self.clone(), order.clone());
         let run = self.clone().run_fork(order, answer_tx);
-        let gateway = self.clone();
         self.inner.tasks.spawn(async move {
             let is_known = run.await;
             if let (false, Some(under_way)) = (is_known, under_way) {
                 // The daemon may still be at it: one that is asked again would make it twice.
+                let node = gateway.clone();
                 gateway.spawn_until_shutdown(async move {
                     let _under_way = under_way;
-                    tokio::time::sleep(SETTLED_AFTER).await;
+                    let _ = tokio::time::timeout(SETTLED_AFTER, node.until_made(&left_open)).await;
                 });
             }
         });
@@ -126,6 +130,20 @@ impl Gateway {
         }
     }
 
+    /// Returns when the node has children of the order.
+    async fn until_made(&self, order: &ForkOrder) {
+        loop {
+            tokio::time::sleep(ASKED_APART).await;
+            let rows = match self.address_of(&order.parent.value) {
+                Ok(address) => self.daemon(&address).sandboxes().await,
+                Err(_) => continue,
+            };
+            if rows.is_ok_and(|rows| rows.iter().any(|row| is_child(order, row))) {
+                return;
+            }
+        }
+    }
+
     /// The children that an earlier order with the same prefix left. The node is asked, since its answer may have been lost.
     async fn made_before(&self, order: &ForkOrder) -> Result<Vec<Arc<Stored<Sandbox>>>> {
         let parent = &order.parent.value;
@@ -134,16 +152,12 @@ impl Gateway {
             Ok(rows) => rows,
             Err(error) => return Err(self.refused(parent, &address, error).await),
         };
-        let prefix = reference_prefix(order);
-        let children = rows
-            .iter()
-            .filter(|row| row.claim_ref.strip_prefix(&prefix) == Some(row.id.as_str()))
-            .map(|row| {
-                let record = self.inner.fleet.by_claim(&parent.node, &row.id);
-                record.ok_or_else(|| {
-                    conflict("the copies of this id are on their node and not listed yet")
-                })
-            });
+        let children = rows.iter().filter(|row| is_child(order, row)).map(|row| {
+            let record = self.inner.fleet.by_claim(&parent.node, &row.id);
+            record.ok_or_else(|| {
+                conflict("the copies of this id are on their node and not listed yet")
+            })
+        });
         let children = children.collect::<Result<Vec<_>>>()?;
         let is_left = |child: &Arc<Stored<Sandbox>>| child.value.deleted_at.is_none();
         let mut children: Vec<_> = children.into_iter().filter(is_left).collect();
@@ -220,6 +234,11 @@ impl Gateway {
             token: child.token,
         }
     }
+}
+
+/// Whether a node's claim is a child of the order.
+fn is_child(order: &ForkOrder, row: &SandboxRow) -> bool {
+    row.claim_ref.strip_prefix(&reference_prefix(order)) == Some(row.id.as_str())
 }
 
 /// What the node writes down of each child, in front of its id.
