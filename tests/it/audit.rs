@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    sync::Arc,
+    sync::{Arc, Once},
     time::Duration,
 };
 
@@ -36,6 +36,16 @@ impl Write for Journal {
 
 impl Journal {
     fn open() -> (Self, DefaultGuard) {
+        // Whether anybody listens to a line is remembered for all threads. Somebody who always does keeps it from being
+        // forgotten when the journal of another test, on another thread, is closed at this moment.
+        static LISTENER: Once = Once::new();
+        LISTENER.call_once(|| {
+            let listener = tracing_subscriber::fmt()
+                .with_env_filter("audit=info")
+                .with_writer(io::sink)
+                .finish();
+            tracing::subscriber::set_global_default(listener).unwrap();
+        });
         let journal = Self::default();
         let writer = journal.clone();
         let subscriber = tracing_subscriber::fmt()
