@@ -9,7 +9,7 @@ use super::{
     Error, Gateway, Result,
     attempt::{ATTEMPT, Reference, made_by, metadata},
     lease,
-    route::is_silence,
+    route::{breaks_off, is_silence},
 };
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
@@ -348,10 +348,8 @@ impl Claim {
             Err(error) => error,
         };
         tracing::debug!(%node, error = &error as &dyn std::error::Error, "a node did not grant a claim");
-        if matches!(
-            error,
-            sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. }
-        ) && let Some(reply) = self.recover(address).await
+        if breaks_off(&error)
+            && let Some(reply) = self.recover(address).await
         {
             return Ok(Some(Claimed::Granted(reply)));
         }

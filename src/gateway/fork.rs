@@ -5,7 +5,13 @@ use std::{sync::Arc, time::Duration};
 use dashmap::DashSet;
 use tokio::sync::oneshot;
 
-use super::{Error, Gateway, Result, claim::address, lease, lifecycle::conflict};
+use super::{
+    Error, Gateway, Result,
+    claim::address,
+    lease,
+    lifecycle::{check_copyable, conflict},
+    settle::SETTLED_AFTER,
+};
 use crate::{
     api::{ClaimId, SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
@@ -15,9 +21,6 @@ use crate::{
 
 /// How long a fork may take: it copies memory.
 const FORK_TIMEOUT: Duration = Duration::from_secs(25);
-
-/// How long a daemon may still work on a call whose client hung up, as for a claim.
-const SETTLED_AFTER: Duration = Duration::from_secs(100);
 
 /// Time between two questions whether it is done.
 const ASKED_APART: Duration = Duration::from_millis(500);
@@ -92,16 +95,7 @@ impl Gateway {
                 return Ok(Forked::Before(children));
             }
         }
-        match parent.phase {
-            Phase::Running | Phase::Paused | Phase::Unknown => {}
-            Phase::Archived => {
-                return Err(conflict(
-                    "an archived sandbox must be resumed before it is forked",
-                ));
-            }
-            Phase::Failed => return Err(conflict("a failed sandbox cannot be forked")),
-            Phase::Expired => return Err(conflict("the sandbox has expired")),
-        }
+        check_copyable(parent, "it is forked", "a failed sandbox cannot be forked")?;
         let (answer_tx, answer_rx) = oneshot::channel();
         let (gateway, left_open) = (self.clone(), order.clone());
         let run = self.clone().run_fork(order, answer_tx);
@@ -132,13 +126,14 @@ impl Gateway {
 
     /// Returns when the node has children of the order.
     async fn until_made(&self, order: &ForkOrder) {
+        let prefix = reference_prefix(order);
         loop {
             tokio::time::sleep(ASKED_APART).await;
             let rows = match self.address_of(&order.parent.value) {
                 Ok(address) => self.daemon(&address).sandboxes().await,
                 Err(_) => continue,
             };
-            if rows.is_ok_and(|rows| rows.iter().any(|row| is_child(order, row))) {
+            if rows.is_ok_and(|rows| rows.iter().any(|row| is_child(&prefix, row))) {
                 return;
             }
         }
@@ -152,7 +147,8 @@ impl Gateway {
             Ok(rows) => rows,
             Err(error) => return Err(self.refused(parent, &address, error).await),
         };
-        let children = rows.iter().filter(|row| is_child(order, row)).map(|row| {
+        let prefix = reference_prefix(order);
+        let children = rows.iter().filter(|row| is_child(&prefix, row)).map(|row| {
             let record = self.inner.fleet.by_claim(&parent.node, &row.id);
             record.ok_or_else(|| {
                 conflict("the copies of this id are on their node and not listed yet")
@@ -236,9 +232,9 @@ impl Gateway {
     }
 }
 
-/// Whether a node's claim is a child of the order.
-fn is_child(order: &ForkOrder, row: &SandboxRow) -> bool {
-    row.claim_ref.strip_prefix(&reference_prefix(order)) == Some(row.id.as_str())
+/// Whether a node's claim is a child of the order with this [`reference_prefix`].
+fn is_child(prefix: &str, row: &SandboxRow) -> bool {
+    row.claim_ref.strip_prefix(prefix) == Some(row.id.as_str())
 }
 
 /// What the node writes down of each child, in front of its id.

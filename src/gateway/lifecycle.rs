@@ -147,6 +147,18 @@ impl Gateway {
     }
 }
 
+/// Whether the sandbox has a memory that can be copied. `before` ends the sentence about one whose memory is put away.
+pub(super) fn check_copyable(sandbox: &Sandbox, before: &str, failed: &str) -> Result<()> {
+    match sandbox.phase {
+        Phase::Running | Phase::Paused | Phase::Unknown => Ok(()),
+        Phase::Archived => Err(conflict(&format!(
+            "an archived sandbox must be resumed before {before}"
+        ))),
+        Phase::Failed => Err(conflict(failed)),
+        Phase::Expired => Err(conflict("the sandbox has expired")),
+    }
+}
+
 pub(super) fn conflict(reason: &str) -> Error {
     Error::Conflict {
         reason: reason.to_owned(),

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Gateway, Progress, Result, lifecycle::conflict};
+use super::{
+    Gateway, Progress, Result,
+    lifecycle::{check_copyable, conflict},
+};
 use crate::{
     api::{NodeAddress, PoolKey},
-    fleet::{Phase, Sandbox},
+    fleet::Sandbox,
     store::Stored,
 };
 
@@ -24,16 +27,11 @@ impl Gateway {
         if sandbox.deleted_at.is_some() {
             return Err(conflict("the sandbox is being deleted"));
         }
-        match sandbox.phase {
-            Phase::Running | Phase::Paused | Phase::Unknown => {}
-            Phase::Archived => {
-                return Err(conflict(
-                    "an archived sandbox must be resumed before it is promoted",
-                ));
-            }
-            Phase::Failed => return Err(conflict("a failed sandbox cannot be promoted")),
-            Phase::Expired => return Err(conflict("the sandbox has expired")),
-        }
+        check_copyable(
+            sandbox,
+            "it is promoted",
+            "a failed sandbox cannot be promoted",
+        )?;
         let address = self.address_of(sandbox)?;
         let (gateway, key) = (self.clone(), (sandbox.claim.clone(), template.clone()));
         let promotions = &self.inner.promotions;

@@ -191,6 +191,14 @@ pub(super) fn is_silence(error: &sandboxd::Error) -> bool {
     )
 }
 
+/// Whether an answer began and did not end, so that the node is there to be asked.
+pub(super) fn breaks_off(error: &sandboxd::Error) -> bool {
+    matches!(
+        error,
+        sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. }
+    )
+}
+
 pub(super) fn key_of(sandbox: &Sandbox) -> SandboxKey {
     SandboxKey::new(sandbox.namespace.clone(), sandbox.name.clone())
 }

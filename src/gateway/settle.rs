@@ -27,6 +27,8 @@ const PAUSES: [Duration; 7] = [
     Duration::from_secs(30),
     Duration::from_secs(60),
 ];
+/// How long a daemon may still work on another call whose client hung up; about all of [`PAUSES`].
+pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(100);
 /// Time between two questions to a node that answered none of these.
 const LATER: Duration = Duration::from_secs(30);
 

@@ -1,19 +1,21 @@
 //! Snapshots: checkpoints of a running sandbox, on its node.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::{Error, Gateway, Progress, Result, lifecycle::conflict};
+use super::{
+    Error, Gateway, Progress, Result,
+    lifecycle::{check_copyable, conflict},
+    route::breaks_off,
+    settle::SETTLED_AFTER,
+};
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, SandboxKey},
-    fleet::{Phase, Sandbox},
+    fleet::Sandbox,
     meta::UnixTime,
     sandboxd::{self, CheckpointRecord},
     snapshots::{Snapshot, daemon_name},
     store::{Key, Stored},
 };
-
-/// How long a daemon may still work on a call whose client hung up, as for a claim.
-const SETTLED_AFTER: Duration = Duration::from_secs(100);
 
 impl Gateway {
     /// Takes a snapshot under a name in the sandbox's namespace, and lists it. The sandbox keeps running. A client that asks again
@@ -68,16 +70,11 @@ impl Gateway {
         if sandbox.deleted_at.is_some() {
             return Err(conflict("the sandbox is being deleted"));
         }
-        match sandbox.phase {
-            Phase::Running | Phase::Paused | Phase::Unknown => {}
-            Phase::Archived => {
-                return Err(conflict(
-                    "an archived sandbox must be resumed before a snapshot",
-                ));
-            }
-            Phase::Failed => return Err(conflict("no snapshot can be taken of a failed sandbox")),
-            Phase::Expired => return Err(conflict("the sandbox has expired")),
-        }
+        check_copyable(
+            sandbox,
+            "a snapshot",
+            "no snapshot can be taken of a failed sandbox",
+        )?;
         let address = self.address_of(sandbox)?;
         let (gateway, call) = (self.clone(), (sandbox.claim.clone(), key.clone()));
         let (checkpoints, mut is_ours) = (&self.inner.checkpoints, false);
@@ -227,12 +224,4 @@ fn taken(key: &Key) -> Error {
     Error::SnapshotNameTaken {
         name: key.name.to_string(),
     }
-}
-
-/// Whether an answer began and did not end, so that the node is there to be asked.
-fn breaks_off(error: &sandboxd::Error) -> bool {
-    matches!(
-        error,
-        sandboxd::Error::Interrupted(_) | sandboxd::Error::Malformed { .. }
-    )
 }

@@ -50,6 +50,26 @@ pub(super) const ACTIONS: [Action; 7] = [
 /// Kind of a snapshot.
 pub(super) const SNAPSHOT_NAME: &str = "SandboxSnapshot";
 
+/// Wide columns that sandboxes and their snapshots share.
+const TEMPLATE: Column = Column {
+    name: "Template",
+    kind: "string",
+    description: "What the sandbox was made from.",
+    priority: 1,
+};
+const SIZE: Column = Column {
+    name: "Size",
+    kind: "string",
+    description: "Size class of the sandbox.",
+    priority: 1,
+};
+const NET: Column = Column {
+    name: "Net",
+    kind: "string",
+    description: "Network lane of the sandbox.",
+    priority: 1,
+};
+
 /// Columns of snapshots.
 const SNAPSHOT_COLUMNS: [Column; 7] = [
     Column {
@@ -70,24 +90,9 @@ const SNAPSHOT_COLUMNS: [Column; 7] = [
         description: "Time since the snapshot was taken.",
         priority: 0,
     },
-    Column {
-        name: "Template",
-        kind: "string",
-        description: "What the sandbox was made from.",
-        priority: 1,
-    },
-    Column {
-        name: "Size",
-        kind: "string",
-        description: "Size class of the sandbox.",
-        priority: 1,
-    },
-    Column {
-        name: "Net",
-        kind: "string",
-        description: "Network lane of the sandbox.",
-        priority: 1,
-    },
+    TEMPLATE,
+    SIZE,
+    NET,
     Column {
         name: "ID",
         kind: "string",
@@ -122,24 +127,9 @@ const COLUMNS: [Column; 9] = [
         description: "The node that holds the sandbox.",
         priority: 1,
     },
-    Column {
-        name: "Template",
-        kind: "string",
-        description: "What the sandbox was made from.",
-        priority: 1,
-    },
-    Column {
-        name: "Size",
-        kind: "string",
-        description: "Size class of the sandbox.",
-        priority: 1,
-    },
-    Column {
-        name: "Net",
-        kind: "string",
-        description: "Network lane of the sandbox.",
-        priority: 1,
-    },
+    TEMPLATE,
+    SIZE,
+    NET,
     Column {
         name: "Expires",
         kind: "string",

@@ -139,6 +139,7 @@ impl<'a> Player<'a> {
                 fleet.forget_node(&nodes::name(node));
                 self.forget(node);
             }
+            // The clock is paused, and moves on when nothing else is to be done: this takes no time.
             Step::Idle => tokio::time::sleep(Duration::from_secs(61)).await,
             _ => self.act(step).await,
         }
