@@ -171,23 +171,35 @@ impl State {
     }
 
     /// Makes this the state of a sandbox whose name is settled. Its node must be known.
-    pub(super) fn put(&mut self, sandbox: Sandbox) {
-        for event in self.store.commit([Change::Put(sandbox)]) {
-            let record = event.object();
-            let Some(node) = self.nodes.get_mut(&record.value.node) else {
-                continue;
-            };
-            node.touch(&record.value.claim);
-            node.next_deadline = earlier(
-                node.next_deadline,
-                record.value.deadline.filter(|_| !record.value.is_over()),
-            );
-            if record.value.phase == Phase::Expired && !record.value.gone {
-                let reaped_by = record.value.deadline.map(|ended| ended.after(REAP_GRACE));
-                node.reaped_by = earlier(node.reaped_by, reaped_by);
+    ///
+    /// What only this server can tell from what was known of it makes no version.
+    pub(super) fn put(&mut self, mut sandbox: Sandbox) {
+        let node = self.nodes.get(&sandbox.node);
+        let known = node.and_then(|node| node.claims.get(&sandbox.claim));
+        let mut is_seen = true;
+        if let Some(known) = known {
+            if known.value.conditions().eq(sandbox.conditions()) {
+                sandbox.changed = known.value.changed;
             }
-            node.claims.insert(record.clone());
+            is_seen = !known.value.reads_as(&sandbox);
         }
+        let record = match is_seen {
+            true => self.store.put(sandbox),
+            false => self.store.amend(sandbox),
+        };
+        let Some(node) = self.nodes.get_mut(&record.value.node) else {
+            return;
+        };
+        node.touch(&record.value.claim);
+        node.next_deadline = earlier(
+            node.next_deadline,
+            record.value.deadline.filter(|_| !record.value.is_over()),
+        );
+        if record.value.phase == Phase::Expired && !record.value.gone {
+            let reaped_by = record.value.deadline.map(|ended| ended.after(REAP_GRACE));
+            node.reaped_by = earlier(node.reaped_by, reaped_by);
+        }
+        node.claims.insert(record);
     }
 
     /// Lists a new sandbox under `wanted`, or under its id when it asks for no name or another one has it by right.

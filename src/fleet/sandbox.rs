@@ -128,6 +128,25 @@ impl Sandbox {
             .or_else(|| self.daemon.as_ref()?.ip())
     }
 
+    /// Whether there is a VM that its user may count on. One whose lease is over lives on for as long as its node likes.
+    pub fn has_vm(&self) -> bool {
+        !self.gone && !self.phase.is_suspended() && self.phase != Phase::Expired
+    }
+
+    /// Whether no reader can tell the two apart, although they may differ in what this server keeps for itself.
+    pub(super) fn reads_as(&self, other: &Self) -> bool {
+        let shown = |one: &Self| {
+            let release = (one.has_vm(), one.awaits_release());
+            (one.reached_at(), one.pod_ip(), release)
+        };
+        let same = Self {
+            gone: self.gone,
+            daemon: self.daemon.clone(),
+            ..other.clone()
+        };
+        *self == same && self.conditions().eq(other.conditions()) && shown(self) == shown(other)
+    }
+
     /// Whether the object outlives its lease, to tell that it expired.
     pub fn is_retained(&self) -> bool {
         self.user.as_ref().is_some_and(|user| {

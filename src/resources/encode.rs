@@ -270,7 +270,7 @@ fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
         extend(out, "\"]");
     }
     if version == ApiVersion::V1alpha1 {
-        let replicas = u8::from(!sandbox.gone && !sandbox.phase.is_suspended());
+        let replicas = u8::from(sandbox.has_vm());
         extend(out, ",\"replicas\":");
         extend(out, itoa::Buffer::new().format(replicas));
     }

@@ -127,6 +127,29 @@ impl<V: Value> Store<V> {
         events
     }
 
+    /// Makes this the object's state, and gives it as stored.
+    pub fn put(&self, value: V) -> Arc<Stored<V>> {
+        let events = self.commit([Change::Put(value)]);
+        let event = events.into_iter().next();
+        let event = event.expect("what is put is an event");
+        event.object().clone()
+    }
+
+    /// Replaces an object by one in which no reader sees a difference: without a version, an event or a wake-up. One that is
+    /// not there is put.
+    pub fn amend(&self, value: V) -> Arc<Stored<V>> {
+        let mut state = self.state.write();
+        let known = state.objects.get(value.namespace(), value.name());
+        let Some(version) = known.map(|known| known.version) else {
+            drop(state);
+            return self.put(value);
+        };
+        let amended = Arc::new(Stored { version, value });
+        let (namespace, name) = (amended.value.namespace(), amended.value.name());
+        state.objects.insert(namespace, name, amended.clone());
+        amended
+    }
+
     /// Forgets the past: what was committed so far can be read only as it is now.
     ///
     /// For the end of loading, before anybody reads.

@@ -1,6 +1,6 @@
 //! The store against a plain model: every version's whole state, kept aside.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 
@@ -221,4 +221,34 @@ fn what_was_deleted_weighs_as_long_as_it_is_remembered() {
     let (modified, deleted) = (remembered(|n| put(0, n)), remembered(|_| delete(0)));
     assert!(modified < 2_000);
     assert_eq!(deleted, modified);
+}
+
+#[test]
+fn what_is_amended_is_read_in_place_and_told_nobody() {
+    let store = mk_store(10);
+    store.commit([put(0, 1), put(1, 1)]);
+    let (head, mut head_rx) = (store.head(), store.subscribe());
+    head_rx.mark_unchanged();
+    let version = store.get("a", "x").unwrap().version;
+    let amended = store.amend(Thing {
+        key: KEYS[0],
+        content: 2,
+    });
+    let read = store.get("a", "x").unwrap();
+    assert_eq!((read.version, read.value.content), (version, 2));
+    assert!(Arc::ptr_eq(&amended, &read));
+    assert_eq!(store.head(), head);
+    assert!(!head_rx.has_changed().unwrap());
+}
+
+#[test]
+fn what_is_not_there_cannot_be_amended_and_is_put() {
+    let store = mk_store(10);
+    let head = store.head();
+    let put = store.amend(Thing {
+        key: KEYS[0],
+        content: 2,
+    });
+    assert!(put.version > head);
+    assert_eq!(store.changes_after(head, 10).unwrap().len(), 1);
 }

@@ -1,7 +1,7 @@
 //! Lists and watches under random schedules, as etcd's robustness suite does it: everybody's view is recorded, and judged
 //! afterwards by what really happened.
 //!
-//! A schedule is 15 to 40 steps: what nodes do and publish (late, twice, cut, without a word, gone and back), what users write,
+//! A schedule is 15 to 80 steps: what nodes do and publish (late, twice, cut, without a word, gone and back), what users write,
 //! and watchers and lists of every kind in between, over a history that forgets. `robustness/property.rs` says what is
 //! promised, one sentence each; `robustness/check.rs` says who is believed.
 //!

@@ -46,6 +46,7 @@ pub(super) async fn list<R: Resource>(
         scope,
         selection: options.selection,
         at,
+        resume: after.clone(),
         after,
         left: options.limit,
         expected: options.limit.unwrap_or(usize::MAX).min(n_objects),
@@ -136,6 +137,9 @@ struct Lister<R: Resource> {
     at: ResourceVersion,
     /// The last object looked at.
     after: Option<Key>,
+    /// Behind which object the client goes on: the last it was shown, here or on the page before. Those looked at since do not
+    /// count: if the version is forgotten, the list goes on with the newest, which may have others in between.
+    resume: Option<Key>,
     /// Items that may still be shown.
     left: Option<usize>,
     /// Items that there will be at most, as far as can be told.
@@ -203,11 +207,14 @@ impl<R: Resource> Lister<R> {
         );
         self.after = Some(key_of(object));
         self.left = self.left.map(|left| left.saturating_sub(1));
+        if self.left == Some(0) {
+            self.resume = self.after.clone();
+        }
     }
 
     fn finish(&mut self, more: bool, out: &mut Vec<u8>) {
         let mut end = ListEnd::default();
-        if more && let Some(last) = &self.after {
+        if more && let Some(last) = &self.resume {
             end.continue_token = Some(self.token(Some(self.at), last).to_string());
             end.remaining = self
                 .selection
@@ -237,7 +244,7 @@ impl<R: Resource> Lister<R> {
         let status = Status::expired(format!(
             "The provided continue parameter or resource version is too old to display a consistent list result ({expired})"
         ));
-        match &self.after {
+        match &self.resume {
             Some(last) => status.continue_with(self.token(None, last).to_string()),
             None => status,
         }

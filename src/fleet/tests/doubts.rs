@@ -198,6 +198,22 @@ fn an_expired_sandbox_is_not_brought_back_by_what_is_late() {
 }
 
 #[test]
+fn that_the_vm_of_an_expired_sandbox_is_gone_is_no_news() {
+    let mut bench = Bench::new();
+    bench.create_of("default/a", "sb_1", mk_user(&["x/y"]));
+    bench.elapsed = 10_000;
+    bench.fleet.tick(bench.now());
+    let expired_at = bench.now().wall;
+    let version = bench.fleet.store().head();
+    bench.elapsed += 5;
+    bench.read("n1", &[]);
+    assert_eq!(bench.changes(version), "");
+    let record = bench.record("sb_1").unwrap();
+    assert!(record.value.gone);
+    assert_eq!(record.value.changed, expired_at);
+}
+
+#[test]
 fn an_expired_sandbox_with_a_finalizer_is_deleted_after_its_time_and_stays_until_it_may_go() {
     let mut bench = Bench::new();
     bench.create_of("default/a", "sb_1", mk_user(&["x/y"]));

@@ -48,6 +48,10 @@ pub(super) struct Node {
     pub(super) ids: BTreeMap<String, String>,
     /// Uids that must be listed, since the node told of them and nobody of their end.
     pub(super) shown: BTreeSet<String>,
+    /// Uids that an answer told of which came late. The server may have taken it for old news or not.
+    pub(super) told_late: BTreeSet<String>,
+    /// Those of them that the node denied since: if the server knew them they ended, and if not they are still to come.
+    pub(super) unsure: BTreeSet<String>,
     /// Claims that ended as the server knows for sure, by id. No publication may bring one back.
     pub(super) dead: BTreeMap<String, Dead>,
     /// Those of them whose release the node acknowledged: it never has them again.

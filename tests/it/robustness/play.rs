@@ -241,6 +241,9 @@ impl<'a> Player<'a> {
             self.nodes[node].settle(&claims, true);
             self.holds_true(node, &claims, "the node was asked");
             self.not_held(node, &listed);
+        } else {
+            let listed = listed.iter().map(|id| nodes::uid(node, id));
+            self.nodes[node].told_late.extend(listed);
         }
     }
 
@@ -295,6 +298,8 @@ impl<'a> Player<'a> {
     fn forget(&mut self, node: usize) {
         let head = self.house.head();
         self.nodes[node].published.clear();
+        self.nodes[node].told_late.clear();
+        self.nodes[node].unsure.clear();
         for (_, dead) in std::mem::take(&mut self.nodes[node].dead) {
             self.record.dead.push(Dead {
                 until: head,
@@ -319,7 +324,8 @@ impl<'a> Player<'a> {
         let lasting = claims.iter().filter(|claim| !claim.short);
         for claim in lasting {
             let uid = claim.uid(node);
-            if self.nodes[node].dead.contains_key(claim.id.as_str()) {
+            let known = &self.nodes[node];
+            if known.dead.contains_key(claim.id.as_str()) || known.unsure.contains(&uid) {
                 continue;
             }
             self.nodes[node].shown.insert(uid.clone());
@@ -345,7 +351,12 @@ impl<'a> Player<'a> {
         let listed: Vec<_> = listed.iter().map(|id| nodes::uid(node, id)).collect();
         let ids = self.nodes[node].ids.clone();
         for (id, uid) in ids {
-            if listed.contains(&uid) || !self.nodes[node].shown.contains(&uid) {
+            if listed.contains(&uid) {
+                continue;
+            }
+            let known = &mut self.nodes[node];
+            if !known.shown.contains(&uid) {
+                known.unsure.extend(known.told_late.take(&uid));
                 continue;
             }
             self.is_gone(node, &id, uid, "the node does not have it");
@@ -375,6 +386,7 @@ impl<'a> Player<'a> {
     fn revive(&mut self, node: usize, ids: &[String]) {
         let head = self.house.head();
         for id in ids {
+            self.nodes[node].unsure.remove(&nodes::uid(node, id));
             if !self.nodes[node].released.contains(id)
                 && let Some(dead) = self.nodes[node].dead.remove(id)
             {

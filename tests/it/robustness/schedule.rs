@@ -192,7 +192,11 @@ impl Schedule {
     pub(super) fn of(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let history = *HISTORIES.choose(&mut rng).unwrap();
-        let length = rng.random_range(15..=40);
+        // Long enough that even a list's pages outlive their version.
+        let length = match history {
+            24 => rng.random_range(40..=80),
+            _ => rng.random_range(15..=40),
+        };
         let steps = (0..length).map(|_| step(&mut rng)).collect();
         Self {
             seed,
