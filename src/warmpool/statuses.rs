@@ -8,8 +8,11 @@ use std::{
 use super::status::{FILLED, FILLING};
 use crate::api::{SandboxWarmPool, SandboxWarmPoolStatus};
 
-/// Time between two writes of a status in which only the filling moves: under load a pool is full and short in turn.
+/// Time between two writes of a status in which only the filling moves.
 const COUNTS_APART: Duration = Duration::from_secs(1);
+/// How long a pool is short before its status says so: a claim takes a warm VM and its node makes another, of which etcd need not
+/// hear.
+const SHORT_FOR: Duration = Duration::from_secs(5);
 /// Pause after a write that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -23,8 +26,22 @@ pub(super) struct Statuses {
 struct Status {
     status: SandboxWarmPoolStatus,
     written: Instant,
+    /// Since when fewer are warm than this says.
+    short_since: Option<Instant>,
     under_way: bool,
     failed: bool,
+}
+
+impl Status {
+    /// Whether a status in which only the filling moved is to be written.
+    fn is_count_due(&mut self, status: &SandboxWarmPoolStatus, now: Instant) -> bool {
+        let is_short = status.ready_replicas < self.status.ready_replicas;
+        let short_since = *self.short_since.get_or_insert(now);
+        if !is_short {
+            self.short_since = None;
+        }
+        now >= self.written + COUNTS_APART && (!is_short || now >= short_since + SHORT_FOR)
+    }
 }
 
 impl Statuses {
@@ -45,20 +62,22 @@ impl Statuses {
         status: &SandboxWarmPoolStatus,
         now: Instant,
     ) -> bool {
-        let known = self.statuses.get(uid(pool));
+        let known = self.statuses.get_mut(uid(pool));
         let due = match known {
             Some(known) if known.under_way => false,
             Some(known) if known.failed => now >= known.written + RETRY,
-            Some(known) if known.status == *status => false,
-            Some(known) => {
-                tells(&known.status) != tells(status) || now >= known.written + COUNTS_APART
+            Some(known) if known.status == *status => {
+                known.short_since = None;
+                false
             }
+            Some(known) => tells(&known.status) != tells(status) || known.is_count_due(status, now),
             None => pool.status.as_ref() != Some(status),
         };
         if due {
             let new = Status {
                 status: status.clone(),
                 written: now,
+                short_since: None,
                 under_way: true,
                 failed: false,
             };
@@ -126,6 +145,25 @@ mod tests {
         assert!(said.begin(&pool, &mk_status(2, 2), later(100)));
         said.ended("", true);
         assert!(said.begin(&pool, &mk_status(3, 2), later(1_200)));
+    }
+
+    #[test]
+    fn a_pool_that_is_short_for_a_moment_is_no_news() {
+        let (mut said, now) = (Statuses::default(), Instant::now());
+        let pool = SandboxWarmPool::default();
+        let later = |seconds| now + Duration::from_secs(seconds);
+        assert!(said.begin(&pool, &mk_status(40, 1), now));
+        said.ended("", true);
+        for (second, ready) in [(10, 39), (14, 38), (15, 40), (18, 39), (22, 37)] {
+            let status = mk_status(ready, 1);
+            assert!(!said.begin(&pool, &status, later(second)), "{second} s");
+        }
+        assert!(said.begin(&pool, &mk_status(38, 1), later(23)), "it lasts");
+        said.ended("", true);
+        assert!(
+            said.begin(&pool, &mk_status(39, 1), later(24)),
+            "what fills is told as it fills"
+        );
     }
 
     #[test]

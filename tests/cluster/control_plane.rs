@@ -21,7 +21,7 @@ use sandbox_apiserver::serving::PemPair;
 
 use crate::{
     components::{self, Installation},
-    etcd::{self, KeyValue},
+    etcd::{self, KeyValue, Writes},
     kubectl::Kubectl,
     pki::Authority,
     process::{Directory, Process},
@@ -96,6 +96,14 @@ impl Drop for Shared {
 }
 
 impl ControlPlane {
+    /// One for the caller alone, in which nobody else writes.
+    ///
+    /// # Panics
+    /// When it does not start, as for [`shared`].
+    pub(crate) fn own() -> Self {
+        Self::start().unwrap_or_else(|error| panic!("no control plane: {error:#}"))
+    }
+
     /// Starts a control plane and waits until it answers and its controllers work.
     fn start() -> Result<Self> {
         let binaries = components::binaries()?;
@@ -253,6 +261,12 @@ impl ControlPlane {
     /// All that kube-apiserver logged so far.
     pub(crate) fn apiserver_log(&self) -> String {
         self.apiserver.log()
+    }
+
+    /// What etcd has, as its versions count it.
+    pub(crate) async fn etcd_writes(&self) -> Writes {
+        let writes = Writes::read(&self.etcd_endpoint).await;
+        writes.expect("etcd answers")
     }
 
     /// Every key of etcd that starts with `prefix`. Kubernetes keeps its objects under `/registry/`.

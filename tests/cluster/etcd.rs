@@ -1,5 +1,7 @@
 //! What etcd really holds, asked without kube-apiserver in between.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -15,6 +17,8 @@ use serde_json::json;
 pub(crate) struct KeyValue {
     pub(crate) key: String,
     pub(crate) value: Vec<u8>,
+    /// Writes since it was made.
+    pub(crate) version: u64,
 }
 
 impl KeyValue {
@@ -53,6 +57,52 @@ pub(crate) async fn get_prefix(endpoint: &str, prefix: &str) -> Result<Vec<KeyVa
     range.kvs.into_iter().map(Kv::decode).collect()
 }
 
+/// How often each key was written since it was made, and how many writes etcd counts in all.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    versions: BTreeMap<String, u64>,
+    puts: u64,
+}
+
+impl Writes {
+    pub(crate) async fn read(endpoint: &str) -> Result<Self, Error> {
+        // Keys first: what comes in between is counted, and nothing that is counted is missed.
+        let everything = get_prefix(endpoint, "").await?;
+        let versions = everything.into_iter().map(|kv| (kv.key, kv.version));
+        let metrics = get(&format!("{endpoint}/metrics")).await?;
+        let metrics = String::from_utf8(metrics.to_vec())?;
+        let mut lines = metrics.lines();
+        let puts = lines.find_map(|line| line.strip_prefix("etcd_mvcc_put_total "));
+        Ok(Self {
+            versions: versions.collect(),
+            puts: puts.ok_or("etcd does not count its puts")?.parse::<f64>()? as u64,
+        })
+    }
+
+    /// Writes since `earlier`, by etcd's own count.
+    pub(crate) fn puts_since(&self, earlier: &Self) -> u64 {
+        self.puts - earlier.puts
+    }
+
+    /// The keys that were written since `earlier`, and how often.
+    pub(crate) fn since(&self, earlier: &Self) -> BTreeMap<&str, u64> {
+        let written = self.versions.iter().filter_map(|(key, version)| {
+            let before = earlier.versions.get(key).copied();
+            // A key that was deleted and made anew counts from one.
+            let count = version.checked_sub(before.unwrap_or(0)).unwrap_or(*version);
+            (count > 0).then_some((key.as_str(), count))
+        });
+        written.collect()
+    }
+}
+
+async fn get(url: &str) -> Result<Bytes, Error> {
+    let client: Client<HttpConnector, Full<Bytes>> =
+        Client::builder(TokioExecutor::new()).build_http();
+    let response = client.get(url.parse()?).await?;
+    Ok(response.into_body().collect().await?.to_bytes())
+}
+
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The answer of `/v3/kv/range`. Keys and values are base64; an empty range has no `kvs`, an empty value no `value`.
@@ -67,6 +117,8 @@ struct Kv {
     key: String,
     #[serde(default)]
     value: String,
+    /// A number in a string, as its gateway writes 64 bits.
+    version: String,
 }
 
 impl Kv {
@@ -74,6 +126,7 @@ impl Kv {
         Ok(KeyValue {
             key: String::from_utf8(BASE64_STANDARD.decode(self.key)?)?,
             value: BASE64_STANDARD.decode(self.value)?,
+            version: self.version.parse()?,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Tests against a real control plane: etcd, kube-apiserver and kube-controller-manager, as `hack/test` builds them.
 //!
-//! Every test shares one control plane, see [`control_plane::shared`], and works in namespaces of its own.
+//! Tests share one control plane, see [`control_plane::shared`], and work in namespaces of their own. Those that install the whole
+//! product, or count what etcd does, have one for themselves, see [`installation`].
 
 mod access;
 mod admission;
@@ -20,9 +21,12 @@ mod freshness;
 mod garbage;
 mod go_client;
 mod harness;
+mod installation;
+mod installed;
 mod inventory;
 mod kube_client;
 mod kubectl;
+mod kubelet;
 mod lifecycle;
 mod managed;
 mod namespaces;

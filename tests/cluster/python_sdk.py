@@ -1,4 +1,5 @@
-"""The unmodified Python SDK against the server. Usage: python_sdk.py NAMESPACE POOL. Fails with a traceback."""
+"""The unmodified Python SDK against the server. Usage: python_sdk.py NAMESPACE POOL [CLAIM]..., the claims being those
+that are there before. Fails with a traceback."""
 
 import sys
 import time
@@ -6,7 +7,7 @@ import time
 from k8s_agent_sandbox import SandboxClient, SandboxWarmPoolNotFoundError
 from k8s_agent_sandbox.models import SandboxDirectConnectionConfig
 
-namespace, pool = sys.argv[1:]
+namespace, pool, *others = sys.argv[1:]
 client = SandboxClient(SandboxDirectConnectionConfig(api_url="http://127.0.0.1:9"))
 
 begun = time.monotonic()
@@ -19,7 +20,7 @@ assert sandbox.get_pod_ip() == "127.0.0.1", sandbox.get_pod_ip()
 ready, message = sandbox.status()
 print("status:", ready, message)
 
-assert client.list_all_sandboxes(namespace) == [name]
+assert sorted(client.list_all_sandboxes(namespace)) == sorted([name, *others])
 again = client.get_sandbox(name, namespace)
 assert again.sandbox_id == name
 
@@ -28,7 +29,7 @@ ending.terminate()
 
 client.delete_sandbox(name, namespace)
 deadline = time.monotonic() + 10
-while client.list_all_sandboxes(namespace):
+while client.list_all_sandboxes(namespace) != others:
     assert time.monotonic() < deadline, "claims stay"
     time.sleep(0.05)
 

@@ -189,6 +189,33 @@ async fn an_expired_page_says_how_to_go_on_at_the_newest_version() {
 }
 
 #[tokio::test]
+async fn what_comes_to_be_behind_the_last_object_shown_is_not_passed_over() {
+    let history = Limits {
+        events: 20,
+        ..Limits::default()
+    };
+    let workshop = Workshop::with_history(history).await;
+    for (name, color) in [("w-1", "red"), ("w-5", "blue"), ("w-9", "red")] {
+        workshop.put(name, color);
+    }
+    let path = format!("{WIDGETS}?limit=1&labelSelector=color%3Dred");
+    let first = workshop.client.get(&path).await.json();
+    assert_eq!(names(&first), ["w-1"]);
+    // Before one that was looked at and not shown.
+    workshop.put("w-3", "red");
+    for _ in 0..30 {
+        workshop.put("w-5", "blue");
+    }
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let next = format!("{path}&continue={token}");
+    let expired = workshop.client.get(&next).await.refusal(410, "Expired");
+    let token = expired["metadata"]["continue"].as_str().unwrap();
+    let next = format!("{path}&continue={token}");
+    let second = workshop.client.get(&next).await.json();
+    assert_eq!(names(&second), ["w-3"]);
+}
+
+#[tokio::test]
 async fn a_token_leads_nowhere_else() {
     let cluster = Cluster::of(5).await;
     let first = cluster.client.get(format!("{SANDBOXES}?limit=2")).await;
