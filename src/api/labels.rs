@@ -19,6 +19,8 @@ pub const CLAIM_ID: &str = "sandbox.cocoonstack.io/claim-id";
 pub const ADDRESS: &str = "sandbox.cocoonstack.io/address";
 /// Annotation: end of the granted lease, RFC 3339.
 pub const DEADLINE: &str = "sandbox.cocoonstack.io/deadline";
+/// Annotation: the checkpoint that the sandbox was started from, by its daemon's id: `status.id` of the SandboxSnapshot.
+pub const FROM_CHECKPOINT: &str = "sandbox.cocoonstack.io/from-checkpoint";
 /// Annotation: the sandbox's own credential. Only in the answer to a create, a fork and a `token` request.
 pub const TOKEN: &str = "sandbox.cocoonstack.io/token";
 

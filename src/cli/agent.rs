@@ -28,7 +28,7 @@ pub(super) struct AgentArgs {
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
     /// Where the agent reaches the daemon: host:port or an origin.
-    #[arg(long, default_value = "127.0.0.1:8080")]
+    #[arg(long, default_value = "127.0.0.1:7777")]
     sandboxd_address: NodeAddress,
     /// Token for the daemon. Read again when it changes.
     #[arg(long)]

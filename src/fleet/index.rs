@@ -105,14 +105,17 @@ impl Fleet {
         node.address.clone()
     }
 
-    /// The node that publishes `address` as its daemon's, if one does.
+    /// The node whose daemon is at `address`, if there is one.
     pub fn node_at(&self, address: &NodeAddress) -> Option<NodeName> {
         let state = self.lock();
-        state
-            .nodes
-            .values()
-            .find(|node| node.address.as_ref() == Some(address))
-            .map(|node| node.name.clone())
+        state.node_at(address).map(|node| node.name.clone())
+    }
+
+    /// The node whose daemon is at `address`, if there is one and it takes new sandboxes.
+    pub fn open_node_at(&self, address: &NodeAddress) -> Option<NodeName> {
+        let state = self.lock();
+        let node = state.node_at(address).filter(|node| node.takes_claims())?;
+        Some(node.name.clone())
     }
 
     /// Every node with an address.
@@ -160,6 +163,11 @@ impl Fleet {
 }
 
 impl State {
+    fn node_at(&self, address: &NodeAddress) -> Option<&Node> {
+        let mut nodes = self.nodes.values();
+        nodes.find(|node| node.address.as_ref() == Some(address))
+    }
+
     pub(super) fn node_mut(&mut self, name: &NodeName, now: Now) -> &mut Node {
         if !self.nodes.contains_key(name) {
             self.nodes

@@ -297,9 +297,9 @@ impl Claim {
             pool: self.order.pool.clone(),
         });
         for address in addresses.into_iter().take(MAX_REDIRECTS) {
-            // The token goes only where a publication says that a node is.
+            // The token goes only where a publication says that a node is, and no sandbox to one that is to get none.
             let Some(peer) = fleet
-                .node_at(&address)
+                .open_node_at(&address)
                 .filter(|peer| !self.tried.contains(peer))
             else {
                 continue;

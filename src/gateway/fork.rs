@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use dashmap::DashSet;
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use super::{
     Error, Gateway, Result,
@@ -13,7 +14,7 @@ use super::{
     settle::SETTLED_AFTER,
 };
 use crate::{
-    api::{ClaimId, SandboxKey, Token},
+    api::{SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
     sandboxd::{ClaimReply, ForkRequest, SandboxRow},
     store::Stored,
@@ -50,12 +51,12 @@ pub enum Forked {
 }
 
 /// Forks that are made once and are under way: parent and prefix. Bounded by the number of requests in flight.
-pub(super) type ForksUnderWay = Arc<DashSet<(ClaimId, String)>>;
+pub(super) type ForksUnderWay = Arc<DashSet<(Uuid, String)>>;
 
 /// A place among them, given back when dropped.
 struct UnderWay {
     forks: ForksUnderWay,
-    key: (ClaimId, String),
+    key: (Uuid, String),
 }
 
 impl Drop for UnderWay {
@@ -116,7 +117,7 @@ impl Gateway {
 
     /// Keeps out others with the same order.
     fn begin_once(&self, order: &ForkOrder) -> Result<UnderWay> {
-        let key = (order.parent.value.claim.clone(), order.name_prefix.clone());
+        let key = (order.parent.value.uid, order.name_prefix.clone());
         let forks = self.inner.forks.clone();
         match forks.insert(key.clone()) {
             true => Ok(UnderWay { forks, key }),

@@ -54,7 +54,7 @@ impl Gateway {
 
     /// Whether a call is under way after which the sandbox's phase may be another one.
     fn is_changing(&self, record: &Record) -> bool {
-        self.inner.phases.under_way(&record.value.claim).is_some()
+        self.inner.phases.under_way(&record.value.uid).is_some()
     }
 
     async fn change_phase(&self, record: Record, phase: Phase) -> Result<Progress<Record>> {
@@ -68,7 +68,7 @@ impl Gateway {
         } else {
             "resume"
         };
-        let (gateway, key) = (self.clone(), sandbox.claim.clone());
+        let (gateway, key) = (self.clone(), sandbox.uid);
         let work = self.inner.phases.join(&self.inner.tasks, key, call, || {
             gateway.call_phase(record, address, phase, call)
         });

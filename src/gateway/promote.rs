@@ -33,7 +33,7 @@ impl Gateway {
             "a failed sandbox cannot be promoted",
         )?;
         let address = self.address_of(sandbox)?;
-        let (gateway, key) = (self.clone(), (sandbox.claim.clone(), template.clone()));
+        let (gateway, key) = (self.clone(), (sandbox.uid, template.clone()));
         let promotions = &self.inner.promotions;
         let work = promotions.join(&self.inner.tasks, key, "promotion", || {
             gateway.call_promote(record, address, template)

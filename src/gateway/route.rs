@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
 
 use super::{
     Error, GatewayMetrics, Result, fork::ForksUnderWay, joint::Joint, long::LongCalls, owed::Owed,
     renew::Renewals,
 };
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey},
+    api::{NodeAddress, NodeName, PoolKey, SandboxKey},
     fleet::{Fleet, Now, Sandbox},
     inventory::Inventory,
     sandboxd::{self, Client, Node},
@@ -65,12 +66,13 @@ pub(super) struct Inner {
     pub(super) shutdown: CancellationToken,
     /// Cancelled when a task that runs until `shutdown` has ended before.
     broken: CancellationToken,
+    // By the sandbox's uid: claim ids are a node's own, and two nodes may give the same.
     /// Pauses and resumes, at most one of a sandbox.
-    pub(super) phases: Joint<ClaimId, Arc<Stored<Sandbox>>>,
+    pub(super) phases: Joint<Uuid, Arc<Stored<Sandbox>>>,
     pub(super) snapshots: Arc<Snapshots>,
-    pub(super) checkpoints: Joint<(ClaimId, Key), Arc<Stored<Snapshot>>>,
+    pub(super) checkpoints: Joint<(Uuid, Key), Arc<Stored<Snapshot>>>,
     pub(super) long_calls: LongCalls,
-    pub(super) promotions: Joint<(ClaimId, String), PoolKey>,
+    pub(super) promotions: Joint<(Uuid, String), PoolKey>,
     pub(super) forks: ForksUnderWay,
     pub(super) owed: Owed,
     pub(super) renewals: Renewals,

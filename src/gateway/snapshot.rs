@@ -76,7 +76,7 @@ impl Gateway {
             "no snapshot can be taken of a failed sandbox",
         )?;
         let address = self.address_of(sandbox)?;
-        let (gateway, call) = (self.clone(), (sandbox.claim.clone(), key.clone()));
+        let (gateway, call) = (self.clone(), (sandbox.uid, key.clone()));
         let (checkpoints, mut is_ours) = (&self.inner.checkpoints, false);
         let work = checkpoints.join(&self.inner.tasks, call, "snapshot", || {
             is_ours = true;

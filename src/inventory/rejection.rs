@@ -27,6 +27,8 @@ pub(super) enum Reason {
     Address,
     /// An address that is not the node's.
     ForeignAddress,
+    /// An address that is another node's by now.
+    TakenAddress,
 }
 
 impl Reason {
@@ -45,6 +47,7 @@ impl Reason {
             Self::TooMany => "too_many",
             Self::Address => "address",
             Self::ForeignAddress => "foreign_address",
+            Self::TakenAddress => "taken_address",
         }
     }
 }

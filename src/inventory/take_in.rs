@@ -184,6 +184,20 @@ impl Follower {
         daemons
             .roster
             .strike(node, || daemons.fleet.forget_node(node));
+        self.reconsider_homeless();
+    }
+
+    /// Judges again the addresses of nodes that have none: one of them may have waited for that of a node that is gone.
+    fn reconsider_homeless(&mut self) {
+        let fleet = &self.daemons.fleet;
+        let homeless = self
+            .known
+            .keys()
+            .filter(|node| fleet.address(node).is_none());
+        let homeless: Vec<_> = homeless.cloned().collect();
+        for node in homeless {
+            self.reconsider(&node);
+        }
     }
 
     pub(super) fn node_update(&mut self, update: Update<ClusterNode>) {
@@ -260,6 +274,7 @@ impl Follower {
     /// Then the one that is known stays, unless it is the node's no more: whoever has it by now must not be shown the token.
     fn address_of(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {
         let address = self.judge(name, published);
+        let address = address.filter(|address| self.is_free(name, address));
         if address.is_none()
             && self.nodes_listed
             && let Some(known) = self.daemons.fleet.address(name)
@@ -274,6 +289,27 @@ impl Follower {
             }
         }
         address
+    }
+
+    /// Whether no other node's daemon is at the address. Daemons do not say which node they are on: the sandboxes of one that
+    /// is asked for two nodes would be listed twice, and released as the other's. So the first keeps it, unless its Node is gone
+    /// and the newcomer's is there, as where a machine took over the other's address.
+    fn is_free(&mut self, name: &NodeName, address: &NodeAddress) -> bool {
+        let holder = self.daemons.fleet.node_at(address);
+        let Some(holder) = holder.filter(|holder| holder != name) else {
+            return true;
+        };
+        let is_left = !self.nodes.contains_key(&holder) && self.nodes.contains_key(name);
+        if self.nodes_listed && is_left {
+            tracing::warn!(node = %holder, heir = %name, %address, "the node is gone, and its address another one's");
+            self.daemons.fleet.withdraw_address(&holder);
+            return true;
+        }
+        let reason = Reason::TakenAddress;
+        self.daemons.metrics.refused_address(reason);
+        let why = format!("{address} is the address of node {holder}");
+        self.complain(name.as_str(), reason, &why);
+        false
     }
 
     fn judge(&mut self, name: &NodeName, published: Scalar) -> Option<NodeAddress> {

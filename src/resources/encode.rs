@@ -166,6 +166,10 @@ fn annotations(sandbox: &Sandbox, out: &mut Vec<u8>) {
         deadline
             .as_deref()
             .map(|deadline| (labels::DEADLINE, deadline)),
+        sandbox
+            .from_checkpoint
+            .as_deref()
+            .map(|checkpoint| (labels::FROM_CHECKPOINT, checkpoint)),
     ];
     let users = sandbox.user.iter().flat_map(|user| &user.annotations);
     pairs(

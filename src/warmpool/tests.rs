@@ -234,6 +234,78 @@ async fn fifty_thousand_fill_from_one_change_with_one_put_a_node() {
 }
 
 #[tokio::test]
+async fn a_changed_template_moves_the_pool_and_never_doubles_it() {
+    let mut bench = Bench::new(2, &[]).await;
+    bench.want(&[mk_demand("old", 8), mk_demand("kept", 2)]);
+    bench.until("old", &[4, 4]).await;
+    bench.until("kept", &[1, 1]).await;
+    // A sandbox of the old template lives on, whatever its pool becomes.
+    let claimed = bench.node(0);
+    let id = claimed.plant(Planted::new("default/x", mk_key("old")));
+    bench.want(&[mk_demand("new", 8), mk_demand("kept", 2)]);
+    bench.until("new", &[4, 4]).await;
+    bench.until("old", &[0, 0]).await;
+    bench.until("kept", &[1, 1]).await;
+    assert_eq!(bench.most[&mk_key("new")], 8);
+    assert!(bench.node(0).token_of(&id).is_some());
+    let kept: Vec<_> = bench.node(0).inventory().pools;
+    let kept: Vec<_> = kept.iter().map(|pool| pool.template.as_str()).collect();
+    assert_eq!(kept, ["kept", "new"], "the old image is let go");
+}
+
+#[tokio::test]
+async fn selectors_and_sizes_of_nodes_reach_the_nodes() {
+    let mut bench = Bench::new(3, &[]).await;
+    let node = |index: usize, zone: &str, memory: &str| {
+        let name = bench.node(index).name().to_string();
+        let node = serde_json::json!({
+            "metadata": {"name": name, "labels": {"zone": zone}},
+            "status": {"allocatable": {"memory": memory}},
+        });
+        (name, Arc::new(serde_json::from_value(node).unwrap()))
+    };
+    let nodes = [
+        node(0, "a", "10Gi"),
+        node(1, "a", "30Gi"),
+        node(2, "b", "20Gi"),
+    ];
+    bench.intent.nodes = Arc::new(nodes.into());
+    let in_zone = |zone: &str| BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
+    let of_zone = |template, replicas, zone| Demand {
+        node_selector: in_zone(zone),
+        ..mk_demand(template, replicas)
+    };
+    bench.want(&[of_zone("a", 8, "a"), of_zone("b", 5, "b"), mk_demand("c", 6)]);
+    bench.until("a", &[0, 2, 6]).await;
+    bench.until("b", &[0, 0, 5]).await;
+    bench.until("c", &[1, 2, 3]).await;
+    let of = |index, template| bench.target(bench.node(index), template);
+    assert_eq!([of(0, "a"), of(1, "a"), of(2, "a")], [2, 6, 0]);
+    assert_eq!([of(0, "c"), of(1, "c"), of(2, "c")], [1, 3, 2]);
+}
+
+#[tokio::test]
+async fn nodes_that_come_take_their_share_and_those_that_go_leave_it() {
+    let mut bench = Bench::new(3, &[]).await;
+    let gone = bench.node(2).name().clone();
+    bench.fleet.forget_node(&gone);
+    bench.want(&[mk_demand("a", 12)]);
+    bench.until("a", &[0, 6, 6]).await;
+    bench.publish(2);
+    bench.until("a", &[4, 4, 4]).await;
+    assert_eq!(bench.most[&mk_key("a")], 12);
+    bench.node(0).stop().await;
+    let gone = bench.node(0).name().clone();
+    bench.fleet.forget_node(&gone);
+    let others = |bench: &Bench| [1, 2].map(|index| bench.target(bench.node(index), "a"));
+    let begun = Instant::now();
+    while others(&bench) != [6, 6] && begun.elapsed() < PATIENCE {
+        bench.turn().await;
+    }
+    assert_eq!(others(&bench), [6, 6]);
+}
+
+#[tokio::test]
 async fn a_failing_node_waits_alone_and_is_filled_when_it_is_well() {
     let mut bench = Bench::new(3, &[]).await;
     let fails = Fault {

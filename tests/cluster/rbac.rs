@@ -26,21 +26,40 @@ async fn user_roles_grow_from_view_to_admin() {
     }
 
     let mut questions = Vec::new();
-    for (verb, subresource, view, edit, admin) in [
-        ("list", "", true, true, true),
-        ("get", "stats", true, true, true),
-        ("create", "", false, true, true),
-        ("deletecollection", "", false, true, true),
-        ("create", "pause", false, true, true),
-        ("create", "fork", false, true, true),
-        ("create", "token", false, false, true),
-        ("create", "promote", false, false, false),
+    for (verb, path, [view, edit, admin]) in [
+        ("list", "sandboxes", [true, true, true]),
+        ("get", "sandboxes/stats", [true, true, true]),
+        ("create", "sandboxes", [false, true, true]),
+        ("patch", "sandboxes", [false, true, true]),
+        ("deletecollection", "sandboxes", [false, true, true]),
+        ("update", "sandboxes/scale", [false, true, true]),
+        ("create", "sandboxes/pause", [false, true, true]),
+        ("create", "sandboxes/resume", [false, true, true]),
+        ("create", "sandboxes/fork", [false, true, true]),
+        ("create", "sandboxes/snapshot", [false, true, true]),
+        ("create", "sandboxes/token", [false, false, true]),
+        ("create", "sandboxes/promote", [false, false, false]),
+        ("watch", "sandboxsnapshots", [true, true, true]),
+        ("create", "sandboxsnapshots", [false, true, true]),
+        ("watch", "sandboxclaims", [true, true, true]),
+        ("create", "sandboxclaims", [false, true, true]),
+        ("patch", "sandboxclaims/status", [false, false, false]),
+        ("get", "sandboxwarmpools/scale", [true, true, true]),
+        ("update", "sandboxwarmpools/scale", [false, true, true]),
+        ("delete", "sandboxwarmpools", [false, true, true]),
+        ("create", "sandboxtemplates", [false, true, true]),
+        ("list", "nodeinventories", [false, false, false]),
     ] {
+        let (resource, subresource) = path.split_once('/').unwrap_or((path, ""));
         let attributes = json!({
             "namespace": namespace,
             "verb": verb,
-            "group": "agents.x-k8s.io",
-            "resource": "sandboxes",
+            "group": if resource == "sandboxes" || resource == "sandboxsnapshots" {
+                "agents.x-k8s.io"
+            } else {
+                "extensions.agents.x-k8s.io"
+            },
+            "resource": resource,
             "subresource": subresource,
         });
         for ((user, _), expected) in users.into_iter().zip([view, edit, admin]) {

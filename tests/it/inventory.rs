@@ -7,7 +7,7 @@ use std::{
 };
 
 use sandbox_apiserver::{
-    api::{AgentEndpoint, NodeInventory, PoolKey, Token},
+    api::{AgentEndpoint, NodeInventory, NodeName, PoolKey, Token},
     feed::Credential,
     fleet::{Fleet, HealthLimits},
     inventory::{ClusterNode, Inventory, InventoryMetrics, Options, Publication, Source, Update},
@@ -444,6 +444,55 @@ async fn no_token_goes_to_an_address_that_is_not_the_nodes() {
     bench.nodes.send(Update::Applied(own)).await.unwrap();
     eventually("it is read", || asked(node, LIST) == 1).await;
     assert!(bench.inventory.refresh(node.name()).await);
+}
+
+#[tokio::test]
+async fn an_address_is_one_nodes() {
+    let bench = Bench::started(Setting {
+        nodes: 1,
+        ..Setting::default()
+    })
+    .await;
+    let node = bench.node(0);
+    let alias = NodeName::from("alias");
+    let mut inventory = node.inventory();
+    inventory.node = alias.to_string();
+    inventory.entries.clear();
+    bench.publish(&inventory).await;
+    bench.settled().await;
+    assert_eq!(bench.fleet.address(&alias), None);
+    assert!(!bench.inventory.refresh(&alias).await);
+    assert_eq!(bench.names().len(), 6, "each of them once");
+    assert!(bench.metric("refused_addresses_total") >= 1.0);
+
+    // The machine has a new name, and the old Node is gone.
+    let own = json!({"metadata": {"name": alias}, "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}});
+    let own: ClusterNode = serde_json::from_value(own).unwrap();
+    bench.nodes.send(Update::Applied(own)).await.unwrap();
+    eventually("the address is handed on", || {
+        bench.fleet.address(&alias).is_some()
+    })
+    .await;
+    assert_eq!(bench.fleet.address(node.name()), None);
+}
+
+#[tokio::test]
+async fn an_address_is_free_when_its_node_is_forgotten() {
+    let bench = Bench::started(Setting {
+        nodes: 1,
+        ..Setting::default()
+    })
+    .await;
+    let node = bench.node(0);
+    let mut inventory = node.inventory();
+    inventory.node = "alias".to_owned();
+    bench.publish(&inventory).await;
+    bench.send(Update::Deleted(node.name().clone())).await;
+    let alias = NodeName::from("alias");
+    eventually("the address is the other's", || {
+        bench.fleet.address(&alias).is_some()
+    })
+    .await;
 }
 
 #[tokio::test]

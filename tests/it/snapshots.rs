@@ -259,6 +259,8 @@ async fn a_sandbox_starts_from_a_snapshot_on_its_node() {
         let created = created.json();
         assert_eq!(created["status"]["nodeName"], taken["status"]["node"]);
         assert_eq!(created["metadata"]["name"], name);
+        let from = &created["metadata"]["annotations"]["sandbox.cocoonstack.io/from-checkpoint"];
+        assert_eq!(*from, taken["status"]["id"], "it says where it comes from");
         assert!(created["metadata"]["annotations"]["sandbox.cocoonstack.io/token"].is_string());
     }
     // What the nodes publish names them as they are.

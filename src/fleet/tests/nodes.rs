@@ -1,6 +1,7 @@
 //! Nodes: their health, and which of them gets a claim.
 
 use super::*;
+use crate::api::NodeAddress;
 
 #[test]
 fn a_silent_node_is_stale_then_lost_and_comes_back() {
@@ -36,6 +37,30 @@ fn a_silent_node_is_stale_then_lost_and_comes_back() {
         bench.fleet.store().get("default", "a").unwrap().value.uid,
         uid
     );
+}
+
+#[test]
+fn a_node_that_gets_no_sandboxes_is_no_target_of_a_redirect() {
+    let mut bench = Bench::new();
+    let address: NodeAddress = "10.0.0.1:7777".parse().unwrap();
+    let report = Report {
+        address: Some(address.clone()),
+        ..mk_report(&[])
+    };
+    let (n1, fleet) = (NodeName::from("n1"), bench.fleet.clone());
+    fleet.publish(&n1, &report, true, false, bench.now());
+    let open = || fleet.open_node_at(&address).is_some();
+    assert!(open());
+    for set in [Fleet::set_cordoned, Fleet::set_draining] {
+        set(&fleet, &n1, true);
+        assert!(!open());
+        set(&fleet, &n1, false);
+        assert!(open());
+    }
+    bench.elapsed = 90;
+    fleet.tick(bench.now());
+    assert!(!open(), "silent");
+    assert_eq!(fleet.node_at(&address), Some(n1));
 }
 
 #[test]
