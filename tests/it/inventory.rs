@@ -456,7 +456,7 @@ async fn an_address_is_one_nodes() {
     let node = bench.node(0);
     let alias = NodeName::from("alias");
     let mut inventory = node.inventory();
-    inventory.node = alias.to_string();
+    inventory.metadata.name = Some(alias.to_string());
     inventory.entries.clear();
     bench.publish(&inventory).await;
     bench.settled().await;
@@ -485,7 +485,7 @@ async fn an_address_is_free_when_its_node_is_forgotten() {
     .await;
     let node = bench.node(0);
     let mut inventory = node.inventory();
-    inventory.node = "alias".to_owned();
+    inventory.metadata.name = Some("alias".to_owned());
     bench.publish(&inventory).await;
     bench.send(Update::Deleted(node.name().clone())).await;
     let alias = NodeName::from("alias");
