@@ -275,7 +275,11 @@ async fn selectors_and_sizes_of_nodes_reach_the_nodes() {
         node_selector: in_zone(zone),
         ..mk_demand(template, replicas)
     };
-    bench.want(&[of_zone("a", 8, "a"), of_zone("b", 5, "b"), mk_demand("c", 6)]);
+    bench.want(&[
+        of_zone("a", 8, "a"),
+        of_zone("b", 5, "b"),
+        mk_demand("c", 6),
+    ]);
     bench.until("a", &[0, 2, 6]).await;
     bench.until("b", &[0, 0, 5]).await;
     bench.until("c", &[1, 2, 3]).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandbox_apiserver::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Cluster, SANDBOXES, TABLE, item, mk_node};
+use crate::harness::{Answer, Client, Cluster, SANDBOXES, TABLE, item, mk_node, until};
 
 const ACTIONS: [&str; 5] = ["pause", "resume", "fork", "snapshot", "token"];
 
@@ -429,4 +429,81 @@ async fn forks_of_other_ids_and_parents_are_other_copies() {
         assert_eq!(again.code(), 200, "{}", again.text());
         assert!(uids.contains(&again.json()["items"][0]["metadata"]["uid"].to_string()));
     }
+}
+
+/// Who comes late at the node: the action, or the release.
+#[derive(Clone, Copy, Debug)]
+enum Late {
+    Action,
+    Release,
+}
+
+/// Deletes the sandbox while an action of it is under way. Whoever wins: the VM goes, what the action made is listed or gone, and
+/// whatever the node holds is listed.
+async fn race(action: &str, call: &str, body: &str, late: Late) {
+    let what = format!("{action}, late: {late:?}");
+    let cluster = mk_cluster().await;
+    let node = &cluster.nodes.nodes()[0];
+    if action == "resume" {
+        assert_eq!(post(&cluster.client, "pause", "").await.code(), 200);
+    }
+    let (method, path) = match late {
+        Late::Action => ("POST", format!("/v1/sandboxes/*/{call}")),
+        Late::Release => ("DELETE", "/v1/sandboxes/*".to_owned()),
+    };
+    let fault = Fault {
+        method: Some(method.to_owned()),
+        ..Fault::once(FaultKind::Late { millis: 300 }, &path)
+    };
+    assert!(node.inject(fault).await, "{what}");
+    let act = async {
+        if matches!(late, Late::Release) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        post(&cluster.client, action, body).await
+    };
+    let delete = async {
+        if matches!(late, Late::Action) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        cluster.client.delete(item("a"), json!({})).await
+    };
+    let (acted, deleted) = futures::join!(act, delete);
+    assert_eq!(deleted.code(), 200, "{what}: {}", deleted.text());
+    let refused = [404, 409, 500, 503].contains(&acted.code());
+    assert!(refused || acted.code() < 300, "{what}: {}", acted.text());
+
+    // A release that was refused for the moment is repeated.
+    until("the sandbox is gone", || {
+        node.claims_of("default/a").is_empty()
+    })
+    .await;
+    cluster.publish().await;
+    cluster.client.get(item("a")).await.refusal(404, "NotFound");
+    let listed = cluster.client.get(SANDBOXES).await.names();
+    assert_eq!(listed.len(), node.claimed(), "{what}: {listed:?}");
+    if action == "fork" {
+        let copies = if refused { 0 } else { 2 };
+        assert_eq!(listed.len(), copies, "{what}: {}", acted.text());
+    }
+    if action == "snapshot" {
+        let shown = cluster.client.get(snapshot("s1")).await.code();
+        assert_eq!(shown == 200, !refused, "{what}: {}", acted.text());
+    }
+}
+
+#[tokio::test]
+async fn a_delete_during_an_action_leaves_nothing_unlisted() {
+    for late in [Late::Action, Late::Release] {
+        race("resume", "wake", "", late).await;
+        race("fork", "fork", r#"{"count":2}"#, late).await;
+        race("snapshot", "checkpoint", r#"{"name":"s1"}"#, late).await;
+    }
+}
+
+fn snapshot(name: &str) -> String {
+    format!(
+        "{}/{name}",
+        SANDBOXES.replace("sandboxes", "sandboxsnapshots")
+    )
 }
