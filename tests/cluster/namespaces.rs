@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 
 use crate::{
     nodes::Held,
-    stage::{Stage, StageOptions, TEMPLATE, collection, eventually, item, sandbox},
+    stage::{self, Stage, StageOptions, TEMPLATE, collection, eventually, item, sandbox},
 };
 
 const SANDBOXES: usize = 500;
@@ -76,6 +76,55 @@ async fn a_namespace_with_five_hundred_sandboxes_goes_away_and_every_claim_is_re
         began.elapsed()
     );
     assert_eq!(stage.nodes.held(&namespace).await, []);
+}
+
+#[tokio::test]
+async fn creates_that_meet_the_end_of_their_namespace_leave_nothing_behind() {
+    let stage = stage::shared().await;
+    let namespace = stage.namespace("ending").await;
+    let (direct, path) = (stage.direct(), collection(&namespace));
+    let create = async |n: usize| {
+        let wanted = sandbox(&format!("box-{n}"), TEMPLATE);
+        direct.post(&path, &wanted).await
+    };
+    assert_eq!(create(0).await.status, 201);
+    let next = std::sync::atomic::AtomicUsize::new(1);
+    let until_refused = async || {
+        let mut n_made = 0;
+        loop {
+            let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let answer = create(n).await;
+            match answer.status.as_u16() {
+                201 => n_made += 1,
+                // Nothing is warm for a moment.
+                503 => tokio::time::sleep(Duration::from_millis(20)).await,
+                403 => {
+                    assert_eq!(answer.causes(), ["NamespaceTerminating"]);
+                    return n_made;
+                }
+                _ => {
+                    answer.expect(404, "NotFound");
+                    return n_made;
+                }
+            }
+        }
+    };
+    let (made, ()) = tokio::join!(
+        futures::future::join_all((0..8).map(|_| until_refused())),
+        async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            delete(&stage, &namespace).await;
+        }
+    );
+    eprintln!("made meanwhile: {made:?}");
+    eventually(GONE_WITHIN, "the namespace is gone", async || {
+        is_gone(&stage, &namespace).await
+    })
+    .await;
+    assert_eq!(stage.nodes.held(&namespace).await, []);
+    let listed = direct.get(&path).await.ok();
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(0));
+    create(0).await.expect(404, "NotFound");
 }
 
 #[tokio::test]
