@@ -26,6 +26,7 @@
 //! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent | `api` `meta` `sandboxd` `feed` `serving` `auth` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `snapshots` `sandboxd` `inventory` |
 //! | `controller` | what controllers share: watches, calls to kube-apiserver, conditions | |
+//! | `certificate` | the server's own CA and serving certificate: kept in a Secret, renewed, told to the APIServices | `serving` `sequencer` `controller` |
 //! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` `controller` |
 //! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` `controller` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` `sequencer` |
@@ -44,6 +45,7 @@ pub mod admission;
 pub mod api;
 pub mod apiserver;
 pub mod auth;
+pub mod certificate;
 pub mod claims;
 pub mod cli;
 pub mod controller;

@@ -1,6 +1,7 @@
 //! The command line, a file a subcommand. Wiring only: what is decided is decided in the rooms.
 
 mod agent;
+mod certificate;
 mod cluster;
 mod crdgen;
 mod dev;

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    certificate::{Certificate, TlsArgs},
     cluster::{kube_config, write_client},
     server::{Access, Process},
 };
@@ -24,14 +25,12 @@ use crate::{
     ledger::Ledger,
     sandboxd::{Client, ClientOptions, TokenSource},
     sequencer::{LeaseOptions, Sequencer, own_namespace},
-    serving::{CertificateFiles, ServingMetrics, TlsMaterial},
+    serving::ServingMetrics,
     store::Limits,
     telemetry::{Metrics, Tasks, shutdown_on_signal},
     warmpool,
 };
 
-/// Time between two looks at the certificate files.
-const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
 const SHUTDOWN_DELAY_SECONDS: u64 = 3;
 
 #[derive(Debug, Args)]
@@ -42,12 +41,8 @@ pub(super) struct ServeArgs {
     /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     bind_address: IpAddr,
-    /// Serving certificate and its intermediates, PEM. Read again when it changes.
-    #[arg(long)]
-    tls_cert_file: PathBuf,
-    /// Key of the serving certificate, PEM.
-    #[arg(long)]
-    tls_private_key_file: PathBuf,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// How to reach kube-apiserver. Unset: the pod's ServiceAccount.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
@@ -73,7 +68,8 @@ pub(super) struct ServeArgs {
     /// Whether this server binds SandboxClaim objects to sandboxes.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     claim_controller: bool,
-    /// Namespace of the Lease that elects the writer, and of the warm-pool driver's record. Unset: the pod's own, else kube-system.
+    /// Namespace of the Lease that elects the writer, of the server's own CA, and of the warm-pool driver's record. Unset: the
+    /// pod's own, else kube-system.
     #[arg(long)]
     lease_namespace: Option<String>,
     /// Whether requests without a credential are those of system:anonymous, or refused.
@@ -106,7 +102,12 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let metrics = Metrics::new();
     let mut tasks = Tasks::new(asked.clone());
     let serving_metrics = ServingMetrics::register(&metrics);
-    let tls = certificate(&args, serving_metrics.clone(), &mut tasks).await?;
+    let config = kube_config(args.kubeconfig.as_deref()).await?;
+    let reader =
+        kube::Client::try_from(config.clone()).context("building the client for kube-apiserver")?;
+    let writer = write_client(config).context("building the client for kube-apiserver")?;
+    let certificate = Certificate::new(&args.tls, lease_namespace(&args), writer.clone(), &metrics);
+    let certificate = certificate.await?;
     let listener = TcpListener::bind((args.bind_address, args.secure_port))
         .await
         .with_context(|| {
@@ -116,13 +117,16 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             )
         })?;
     let port = listener.local_addr()?.port();
-    let process = Process::start(listener, tls, metrics.clone(), serving_metrics, &mut tasks);
+    let process = Process::start(
+        listener,
+        certificate.material(),
+        metrics.clone(),
+        serving_metrics.clone(),
+        &mut tasks,
+    );
     tracing::info!(port, "listening");
+    let elected = certificate.keep(&process, serving_metrics, &mut tasks);
 
-    let config = kube_config(args.kubeconfig.as_deref()).await?;
-    let reader =
-        kube::Client::try_from(config.clone()).context("building the client for kube-apiserver")?;
-    let writer = write_client(config).context("building the client for kube-apiserver")?;
     let access = access(&args, &process, &mut tasks, &reader, &writer).await?;
 
     let lease = LeaseOptions::new(lease_namespace(&args), port);
@@ -135,6 +139,8 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     .await;
     let sequencer = sequencer.context("taking the Lease")?;
     let tenure = sequencer.tenure().clone();
+    // Nobody hears it where the certificate is that of files.
+    let _ = elected.send(tenure.clone());
 
     let history = Limits {
         events: args.history_events,
@@ -260,25 +266,6 @@ impl Controllers {
 /// Where the server keeps what is its own.
 fn lease_namespace(args: &ServeArgs) -> String {
     args.lease_namespace.clone().unwrap_or_else(own_namespace)
-}
-
-async fn certificate(
-    args: &ServeArgs,
-    metrics: ServingMetrics,
-    tasks: &mut Tasks,
-) -> anyhow::Result<Arc<TlsMaterial>> {
-    let files = CertificateFiles {
-        certificate: args.tls_cert_file.clone(),
-        private_key: args.tls_private_key_file.clone(),
-    };
-    let material = Arc::new(
-        TlsMaterial::load(&files)
-            .await
-            .context("loading the serving certificate")?,
-    );
-    let follow = material.clone().follow(files, CERTIFICATE_PERIOD, metrics);
-    tasks.spawn("serving certificate", follow);
-    Ok(material)
 }
 
 async fn access(

@@ -96,7 +96,11 @@ impl TlsMaterial {
         }
     }
 
-    fn replace(&self, pair: &PemPair) -> Result<()> {
+    /// Serves `pair` to the handshakes that follow; open connections keep theirs.
+    ///
+    /// # Errors
+    /// [`Error::Pem`] and [`Error::Pair`]; then the pair before stays.
+    pub fn replace(&self, pair: &PemPair) -> Result<()> {
         self.current.store(Arc::new(certified_key(pair)?));
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::control_plane::ControlPlane;
 pub(crate) const GROUP: &str = "agents.x-k8s.io";
 
 /// Namespace and name of the Service, as in `apiservice/`.
-const NAMESPACE: &str = "sandbox-system";
+pub(crate) const NAMESPACE: &str = "sandbox-system";
 const NAME: &str = "sandbox-apiserver";
 
 /// The name that kube-apiserver expects in the serving certificate, whatever address it dials.
@@ -64,6 +64,16 @@ impl ControlPlane {
         registration
     }
 
+    /// A registration that somebody else makes, to be taken back when this is dropped.
+    pub(crate) fn registered(&self, versions: &[&str]) -> Registration<'_> {
+        let names = versions.iter();
+        Registration {
+            _turn: None,
+            control_plane: self,
+            names: names.map(|version| format!("{version}.{GROUP}")).collect(),
+        }
+    }
+
     /// As [`Self::register_api_service`], for who has waited for its turn before and keeps it for longer.
     pub(crate) async fn register_in_turn<'a>(
         &'a self,
@@ -72,14 +82,7 @@ impl ControlPlane {
         port: u16,
         ca_bundle: &str,
     ) -> Registration<'a> {
-        let registration = Registration {
-            _turn: None,
-            control_plane: self,
-            names: versions
-                .iter()
-                .map(|version| format!("{version}.{GROUP}"))
-                .collect(),
-        };
+        let registration = self.registered(versions);
         let mut items = vec![namespace(), service(port)];
         let priorities = (1..=100).rev();
         items.extend(

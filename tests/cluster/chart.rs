@@ -1,27 +1,27 @@
 //! `apiservice/` and the chart install the same objects, and kube-apiserver takes them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
 
-use crate::{control_plane, users::ADMIN};
+use crate::control_plane;
 
 /// Namespace of `apiservice/`.
 const NAMESPACE: &str = "sandbox-system";
+
+/// Everything is validated, and nothing is left behind.
+const DRY_RUN: [&str; 3] = ["apply", "--dry-run=server", "--validate=strict"];
 
 /// What makes an object one of its own: kind, namespace and name.
 type Key = (String, Option<String>, String);
 
 #[test]
 fn chart_renders_what_the_manifests_say() {
-    let mut rendered = objects(&helm_template(&[]));
-    // Certificate material, which each installation makes for itself.
-    rendered.remove(&key("Secret", Some(NAMESPACE), "sandbox-apiserver-tls"));
-
+    let rendered = objects(&helm_template(&[]));
     let mut manifests = objects(&manifests());
     // Helm makes the namespace by itself.
     manifests.remove(&key("Namespace", None, NAMESPACE));
@@ -52,26 +52,57 @@ fn chart_refuses_a_value_that_it_does_not_know() {
 }
 
 #[test]
-fn every_version_verifies_the_server_by_the_certificate_of_the_secret() {
-    let rendered = helm_template(&[]);
-    let documents = documents(&rendered);
-    let of_kind = |kind| {
-        documents
-            .iter()
-            .filter(move |object| object["kind"] == kind)
-    };
-
-    let secret = of_kind("Secret").next().unwrap();
-    let bundles: Vec<&Value> = of_kind("APIService")
-        .map(|it| &it["spec"]["caBundle"])
+fn the_server_may_write_the_ca_bundle_of_every_api_service_and_to_no_other() {
+    let objects = objects_as_they_are(&helm_template(&[]));
+    let registered: BTreeSet<&str> = objects
+        .keys()
+        .filter(|(kind, ..)| kind == "APIService")
+        .map(|(_, _, name)| name.as_str())
         .collect();
+    assert!(!registered.is_empty());
 
-    assert!(!bundles.is_empty());
-    assert!(
-        bundles
-            .iter()
-            .all(|bundle| **bundle == secret["data"]["ca.crt"])
-    );
+    let role = &objects[&key("ClusterRole", None, "sandbox-apiserver")];
+    let rules = role["rules"].as_array().into_iter().flatten();
+    let rules: Vec<_> = rules
+        .filter(|rule| rule["resources"] == json!(["apiservices"]))
+        .collect();
+    let [rule] = rules[..] else {
+        panic!("{rules:?}");
+    };
+    let names = rule["resourceNames"].as_array().into_iter().flatten();
+    let names: BTreeSet<&str> = names.filter_map(Value::as_str).collect();
+    assert_eq!(names, registered);
+}
+
+#[test]
+fn with_an_own_certificate_the_server_has_no_right_to_make_one() {
+    let (own, made) = ("--set=tls.existingSecret=mine", "--set=tls.existingSecret=");
+    for (flag, expected) in [(own, false), (made, true)] {
+        let objects = objects_as_they_are(&helm_template(&[flag]));
+        let roles = [
+            &objects[&key("ClusterRole", None, "sandbox-apiserver")],
+            &objects[&key("Role", Some(NAMESPACE), "sandbox-apiserver")],
+        ];
+        for (role, resource) in roles.into_iter().zip(["apiservices", "secrets"]) {
+            let rules = role["rules"].as_array().into_iter().flatten();
+            let found = rules
+                .filter(|rule| rule["resources"] == json!([resource]))
+                .count();
+            assert_eq!(found > 0, expected, "{flag}: {resource}");
+        }
+        let args = server_args(&objects);
+        let has_files = args.iter().any(|arg| arg.starts_with("--tls-cert-file"));
+        assert_eq!(has_files, !expected, "{args:?}");
+    }
+}
+
+#[test]
+fn a_ca_bundle_without_its_certificate_is_refused() {
+    let output = helm_output(&["template", &chart(), "--set=tls.caBundle=PEM"]);
+
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("tls.existingSecret"), "{stderr}");
 }
 
 #[test]
@@ -94,6 +125,8 @@ fn values_reach_the_flags_of_the_server() {
         "--set=nodeAddressCIDRs={10.0.0.0/8,192.168.0.0/16}",
         "--set=warmPoolDriver=true",
         "--set=extraArgs={--v=2}",
+        "--set=tls.certificateDuration=24h,tls.caDuration=1h30m",
+        "--set=tls.extraNames={sandboxes.example,192.0.2.1}",
     ]);
     let objects = objects_as_they_are(&rendered);
 
@@ -102,6 +135,9 @@ fn values_reach_the_flags_of_the_server() {
         "--node-address-cidrs=10.0.0.0/8,192.168.0.0/16",
         "--warm-pool-driver=true",
         "--v=2",
+        "--tls-certificate-duration=24h",
+        "--tls-ca-duration=1h30m",
+        "--tls-names=sandboxes.example,192.0.2.1",
     ] {
         assert!(
             args.iter().any(|arg| arg == expected),
@@ -165,7 +201,7 @@ fn chart_brings_the_custom_resource_definitions() {
 }
 
 #[tokio::test]
-async fn kube_apiserver_takes_every_manifest() {
+async fn kube_apiserver_takes_every_manifest_and_all_that_the_chart_renders() {
     let control_plane = control_plane::shared();
     let kubectl = control_plane.kubectl();
     let manifests = package().join("apiservice");
@@ -175,57 +211,25 @@ async fn kube_apiserver_takes_every_manifest() {
     // For real, because a dry run leaves nothing behind that the other objects could be in.
     kubectl.stdout(&["apply", "--filename", &namespace]).await;
 
-    let applied = kubectl
-        .run(&[
-            "apply",
-            "--dry-run=server",
-            "--validate=strict",
-            "--filename",
-            &manifests.display().to_string(),
-        ])
-        .await;
+    let (all, from) = (manifests.display().to_string(), "--filename");
+    let of_manifests = kubectl.run(&[&DRY_RUN[..], &[from, &all]].concat()).await;
+    let rendered = helm_template(&[]);
+    let own =
+        helm_template(&["--set=tls.existingSecret=mine,tls.caBundle=PEM,agent.enabled=false"]);
+    let from_input = [&DRY_RUN[..], &["--filename=-"]].concat();
+    let of_chart = kubectl.run_with_input(&from_input, &rendered).await;
+    let of_own = kubectl.run_with_input(&from_input, &own).await;
 
-    // Anything on standard error is a warning: of Pod Security, of a deprecated or of an unknown field. That another test
-    // made the same objects in another way is none.
-    let warnings = String::from_utf8_lossy(&applied.stderr);
-    let mut warnings = warnings
-        .lines()
-        .filter(|line| !line.contains("last-applied-configuration"));
-    assert_eq!(warnings.next(), None);
-    assert!(applied.status.success());
-}
-
-#[tokio::test]
-async fn upgrade_keeps_the_certificate() {
-    let control_plane = control_plane::shared();
-    let namespace = control_plane.create_namespace("upgrade").await;
-    let first = helm_template(&[]);
-    let secret = documents(&first)
-        .into_iter()
-        .find(|object| object["kind"] == "Secret")
-        .unwrap();
-    let mut installed = secret.clone();
-    installed["metadata"]["namespace"] = json!(namespace);
-    control_plane
-        .kubectl()
-        .stdout_with_input(&["create", "--filename=-"], &installed.to_string())
-        .await;
-
-    let kubeconfig = control_plane.kubeconfig_as(ADMIN).display().to_string();
-    let args = [
-        "--is-upgrade",
-        "--dry-run=server",
-        "--kubeconfig",
-        &kubeconfig,
-        "--namespace",
-        &namespace,
-    ];
-    let second = objects_as_they_are(&helm_template(&args));
-
-    let kept = &second[&key("Secret", Some(&namespace), "sandbox-apiserver-tls")];
-    assert_eq!(kept["data"], secret["data"]);
-    let api_service = &second[&key("APIService", None, "v1beta1.agents.x-k8s.io")];
-    assert_eq!(api_service["spec"]["caBundle"], secret["data"]["ca.crt"]);
+    for applied in [of_manifests, of_chart, of_own] {
+        // Anything on standard error is a warning: of Pod Security, of a deprecated or of an unknown field. That another test
+        // made the same objects in another way is none.
+        let warnings = String::from_utf8_lossy(&applied.stderr);
+        let mut warnings = warnings
+            .lines()
+            .filter(|line| !line.contains("last-applied-configuration"));
+        assert_eq!(warnings.next(), None);
+        assert!(applied.status.success());
+    }
 }
 
 fn package() -> &'static Path {
@@ -306,7 +310,7 @@ fn server_args(objects: &BTreeMap<Key, Value>) -> Vec<String> {
 }
 
 /// The arguments of the container that a workload runs.
-fn args_of(workload: &Value) -> Vec<String> {
+pub(crate) fn args_of(workload: &Value) -> Vec<String> {
     let args = &workload["spec"]["template"]["spec"]["containers"][0]["args"];
     args.as_array()
         .into_iter()
@@ -322,10 +326,6 @@ fn objects(yaml: &str) -> BTreeMap<Key, Value> {
         if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
             labels.remove("helm.sh/chart");
             labels.remove("app.kubernetes.io/managed-by");
-        }
-        if object["kind"] == "APIService" {
-            let spec = object["spec"].as_object_mut().expect("a spec is an object");
-            spec.remove("caBundle");
         }
     }
     objects

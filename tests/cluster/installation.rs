@@ -180,24 +180,28 @@ async fn apply(control_plane: &ControlPlane, rendered: &[Value], port: u16) {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACES[0]}});
     let mut items = vec![namespace];
     for object in rendered {
-        let mut object = object.clone();
-        match object["kind"].as_str() {
-            Some("Service") if object["metadata"]["name"] == SERVICE => {
-                object["spec"] = json!({
-                    "type": "ExternalName",
-                    "externalName": "localhost",
-                    "ports": [{"name": "https", "port": port}],
-                });
-            }
-            Some("APIService") => object["spec"]["service"]["port"] = port.into(),
-            _ => {}
-        }
-        items.push(object);
+        items.push(led_here(object.clone(), port));
     }
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
     let apply = ["apply", "--server-side", "--filename=-"];
     let kubectl = control_plane.kubectl();
     kubectl.stdout_with_input(&apply, &list).await;
+}
+
+/// An object of the chart with what leads to the server: here that has a port of this machine.
+pub(crate) fn led_here(mut object: Value, port: u16) -> Value {
+    match object["kind"].as_str() {
+        Some("Service") if object["metadata"]["name"] == SERVICE => {
+            object["spec"] = json!({
+                "type": "ExternalName",
+                "externalName": "localhost",
+                "ports": [{"name": "https", "port": port}],
+            });
+        }
+        Some("APIService") => object["spec"]["service"]["port"] = port.into(),
+        _ => {}
+    }
+    object
 }
 
 /// The daemons' token, as NOTES.txt tells the operator to add it.

@@ -127,6 +127,60 @@ async fn server_may_do_its_work_and_nothing_else() {
         });
         questions.push(Question::new(SERVER, &attributes, expected));
     }
+    let (aggregation, ca) = ("apiregistration.k8s.io", "sandbox-apiserver-ca");
+    for (expected, verb, group, resource, namespace, name) in [
+        (true, "get", "", "secrets", own, ca),
+        (true, "update", "", "secrets", own, ca),
+        (true, "create", "", "secrets", own, ""),
+        (true, "patch", "", "configmaps", own, ca),
+        (
+            true,
+            "patch",
+            aggregation,
+            "apiservices",
+            "",
+            "v1beta1.agents.x-k8s.io",
+        ),
+        (
+            true,
+            "watch",
+            aggregation,
+            "apiservices",
+            "",
+            "v1alpha1.agents.x-k8s.io",
+        ),
+        (
+            false,
+            "get",
+            "",
+            "secrets",
+            own,
+            "sandbox-apiserver-sandboxd",
+        ),
+        (false, "get", "", "secrets", "kube-system", ca),
+        (false, "list", "", "secrets", own, ""),
+        (false, "delete", "", "secrets", own, ca),
+        (false, "update", "", "configmaps", own, "kube-root-ca.crt"),
+        (false, "patch", aggregation, "apiservices", "", "v1.apps"),
+        (false, "list", aggregation, "apiservices", "", ""),
+        (
+            false,
+            "delete",
+            aggregation,
+            "apiservices",
+            "",
+            "v1beta1.agents.x-k8s.io",
+        ),
+    ] {
+        let attributes = json!({
+            "namespace": namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "name": name,
+        });
+        questions.push(Question::new(SERVER, &attributes, expected));
+    }
     check(&control_plane, &questions).await;
 }
 

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The identity of the server, as the shipped manifests bind it.
-const SERVICE_ACCOUNT: &str = "system:serviceaccount:sandbox-system:sandbox-apiserver";
+pub(crate) const SERVICE_ACCOUNT: &str = "system:serviceaccount:sandbox-system:sandbox-apiserver";
 const BINARY: &str = env!("CARGO_BIN_EXE_sandbox-apiserver");
 /// Generous, since other builds may share the machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);

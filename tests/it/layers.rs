@@ -212,6 +212,7 @@ fn the_client_of_kubernetes_is_where_the_cluster_is_asked() {
     let allowed = [
         "admission",
         "auth",
+        "certificate",
         "claims",
         "cli",
         "controller",

@@ -21,7 +21,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 pub(crate) type Body = BoxBody<Bytes, std::convert::Infallible>;
 
-/// The rustls configuration of a client that trusts `ca` and shows `certificate`.
+/// The rustls configuration of a client that trusts the CAs in `ca` and shows `certificate`.
 pub(crate) fn config(ca: &str, certificate: Option<&PemPair>, alpn: &[&str]) -> ClientConfig {
     config_of(rustls::DEFAULT_VERSIONS, ca, certificate, alpn)
 }
@@ -34,9 +34,10 @@ pub(crate) fn config_of(
     alpn: &[&str],
 ) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap())
-        .unwrap();
+    for ca in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+        roots.add(ca.unwrap()).unwrap();
+    }
+    assert!(!roots.is_empty(), "{ca:?} has no CA");
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(versions)
         .unwrap()
@@ -67,9 +68,18 @@ pub(crate) async fn connect(
     address: SocketAddr,
     config: ClientConfig,
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    connect_to("localhost", address, config).await
+}
+
+/// A TLS connection to `name` at `address`.
+pub(crate) async fn connect_to(
+    name: &'static str,
+    address: SocketAddr,
+    config: ClientConfig,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     TlsConnector::from(Arc::new(config))
-        .connect(ServerName::try_from("localhost").unwrap(), stream)
+        .connect(ServerName::try_from(name).unwrap(), stream)
         .await
 }
 

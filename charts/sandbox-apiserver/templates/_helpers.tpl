@@ -23,8 +23,3 @@ app.kubernetes.io/name: sandbox-apiserver
   name: sandbox-apiserver
   namespace: {{ .Release.Namespace }}
 {{- end }}
-
-{{/* The Secret of the serving certificate. */}}
-{{- define "sandbox-apiserver.tlsSecret" -}}
-{{ .Values.tls.existingSecret | default "sandbox-apiserver-tls" }}
-{{- end }}
