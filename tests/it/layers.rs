@@ -109,8 +109,11 @@ fn heads(group: &str) -> Vec<String> {
 }
 
 fn word(text: &str) -> String {
-    let is_word = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
-    text.chars().take_while(is_word).collect()
+    text.chars().take_while(|c| is_word(*c)).collect()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
 
 #[test]
@@ -197,8 +200,11 @@ fn pure_rooms_never_read_a_clock_and_never_wait() {
                 "tokio::spawn",
                 "tracing::",
             ] {
+                // A method such as `.awaits_release()` waits for nothing.
+                let mut found = code.split(word).skip(1);
+                let found = found.any(|rest| word != ".await" || !rest.starts_with(is_word));
                 assert!(
-                    !code.contains(word) || (word == "::now()" && is_clock(file)),
+                    !found || (word == "::now()" && is_clock(file)),
                     "{}: {word}",
                     file.display()
                 );
