@@ -42,6 +42,11 @@ pub const SNAPSHOT: &str = "sandbox.cocoonstack.io/snapshot";
 /// Key in a daemon's claim metadata: the claim reference, for claims that the daemon takes without one.
 pub const CLAIM_REF: &str = "sandbox.cocoonstack.io/claim-ref";
 
+/// Key in a daemon's claim metadata: which attempt made the claim, so that claims of one reference can be told apart.
+pub const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
+/// Key in a daemon's claim metadata: the SandboxWarmPool that the node's claim gateway took it from. No other claim has it.
+pub const WARM_POOL: &str = "sandbox.cocoonstack.io/warm-pool";
+
 /// The keys with [`PREFIX`] that are a client's to set.
 pub const CLIENT_KEYS: [&str; 5] = [TEMPLATE, NET, SIZE, TTL_SECONDS, SNAPSHOT];
 

@@ -3,6 +3,7 @@
 //! Pure data: no I/O, no clock. What a client sends is read as JSON against the schemas that these types derive; the types
 //! themselves are for the parts of an object that the server acts on.
 
+mod delivery;
 mod inventory;
 mod keys;
 pub mod labels;
@@ -14,6 +15,7 @@ mod snapshot;
 mod user_part;
 mod warmpool;
 
+pub use delivery::{BOUND, Binding, DELIVERED, Delivery};
 pub use inventory::{AgentEndpoint, InventoryEntry, InventoryPool, NodeInventory};
 pub use keys::{
     ClaimId, InvalidAddress, NodeAddress, NodeName, PoolKey, SandboxKey, SnapshotId, Token,
@@ -23,7 +25,9 @@ pub use options::{
     SandboxResumeOptions, SandboxSnapshotOptions, SandboxStats, SandboxToken, SandboxTokenOptions,
 };
 pub(crate) use partial::partial;
-pub use pool_key::{InvalidPoolKey, PoolKeySource, pool_key_for, pool_key_of_template};
+pub use pool_key::{
+    InvalidPoolKey, PoolKeySource, pool_key_for, pool_key_of_pool, pool_key_of_template,
+};
 pub use sandbox::{
     EmbeddedMetadata, OperatingMode, PodTemplate, SandboxSpec, SandboxStatus, ShutdownPolicy,
     VolumeClaimMetadata, VolumeClaimTemplate, v1alpha1,

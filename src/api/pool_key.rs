@@ -112,6 +112,24 @@ pub fn pool_key_of_template(template: &SandboxTemplate) -> Result<PoolKey, Inval
     })
 }
 
+/// The pool that a SandboxWarmPool named `pool` is filled from on a node whose daemon was given it by hand: as
+/// [`pool_key_of_template`], but a template without an image stands for one of the pool's own name, as `promote` makes them.
+///
+/// # Errors
+/// As [`pool_key_for`].
+pub fn pool_key_of_pool(pool: &str, template: &SandboxTemplate) -> Result<PoolKey, InvalidPoolKey> {
+    let named = |container: &mut k8s_openapi::api::core::v1::Container| {
+        let image = container.image.as_deref().unwrap_or_default();
+        if image.is_empty() {
+            container.image = Some(pool.to_owned());
+        }
+    };
+    let mut template = template.clone();
+    let containers = &mut template.spec.pod_template.spec.containers;
+    containers.first_mut().map(named);
+    pool_key_of_template(&template)
+}
+
 /// The larger class of what CPU and memory ask for.
 fn size_of(container: &Value) -> Result<&'static str, InvalidPoolKey> {
     let cpu = class(container, "cpu", &CPU_STEPS)?;
@@ -236,6 +254,21 @@ mod tests {
         let mut on_pod = container(json!({}));
         on_pod["metadata"] = json!({"annotations": {labels::NET: "egress"}});
         check(&[(labels::NET, "none")], on_pod, "python:3.12|egress|small");
+    }
+
+    #[test]
+    fn a_template_without_an_image_stands_for_one_of_the_pools_name() {
+        let key = |container: Value, annotations: Value| {
+            let template = json!({"metadata": {"annotations": annotations},
+                "spec": {"podTemplate": {"spec": {"containers": [container]}}}});
+            let template: SandboxTemplate = serde_json::from_value(template).unwrap();
+            pool_key_of_pool("base", &template).unwrap().to_string()
+        };
+        let image = json!({"name": "c", "image": "python:3.12"});
+        assert_eq!(key(image, json!({})), "python:3.12|none|small");
+        assert_eq!(key(json!({"name": "c"}), json!({})), "base|none|small");
+        let annotations = json!({labels::TEMPLATE: "mine"});
+        assert_eq!(key(json!({"name": "c"}), annotations), "mine|none|small");
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //!
 //! - What a claim needs next is told by one pure function of the claim, its pool, its template and the sandbox of its name
 //!   (`state`); the controller does it and asks again. Every answer of kube-apiserver replaces the copy that a watch told of,
-//!   and no VM is taken on the word of such a copy.
+//!   and on the word of such a copy no VM is taken, and none released because the claim has another.
+//! - A node's gateway may hand over a VM for the same claim. The condition Bound says which one the claim has; whoever writes it
+//!   first wins, as every write carries the version that was read. A VM that was claimed here and lost is released, unless the
+//!   claim's status told of it: then it stays until the claim goes.
 //! - The sandbox has the claim's name, and the name is the link: a sandbox that any node reports under it, handed over on the
 //!   node itself, is bound and none is claimed. One that was made by somebody else's object is never taken (`AdoptionConflict`).
 //! - A finalizer, and not the garbage collector, releases the sandbox of a deleted claim. Owner references of sandboxes live no

@@ -26,7 +26,7 @@ use super::{
     status::{READY, condition},
 };
 use crate::{
-    api::{SandboxClaim, SandboxClaimStatus, SandboxTemplate, SandboxWarmPool},
+    api::{Delivery, SandboxClaim, SandboxClaimStatus, SandboxTemplate, SandboxWarmPool},
     controller::within,
     fleet::Sandbox,
     gateway::{self, ClaimOrder, Released},
@@ -55,6 +55,7 @@ struct Work<'a> {
 /// The sandbox of a claim's name at a version, and the claim's template.
 struct View {
     sandbox: Option<(ResourceVersion, Sandbox)>,
+    contenders: Vec<Sandbox>,
     template: Result<Arc<SandboxTemplate>, NoTemplate>,
     now: Timestamp,
 }
@@ -99,10 +100,11 @@ impl Work<'_> {
             }
             Step::Protect => self.protect(view.sandbox.is_some()).await?,
             Step::Unprotect => return self.unprotect().await,
-            Step::Claim(_) if !self.live => self.refresh().await?,
+            Step::Claim(_) | Step::ReleaseDouble(_) if !self.live => self.refresh().await?,
             Step::Claim(order) => return self.get_sandbox(&view, *order).await,
             Step::Adopt => self.adopt(&view),
             Step::Release => return self.release().await,
+            Step::ReleaseDouble(double) => self.release_double(&double).await?,
             Step::Delete => return self.delete().await,
             Step::Say(status) => self.say(*status).await?,
         }
@@ -120,6 +122,7 @@ impl Work<'_> {
         };
         Ok(View {
             sandbox,
+            contenders: self.room.fleet.contenders(&key),
             template,
             now: Timestamp::now(),
         })
@@ -262,6 +265,17 @@ impl Work<'_> {
         }
     }
 
+    /// Releases what was claimed here while a node handed over another one, exactly that.
+    async fn release_double(&self, double: &Delivery) -> Result<()> {
+        let found = self.room.fleet.by_claim(&double.node, &double.claim);
+        let Some(record) = found else {
+            return Ok(());
+        };
+        self.room.metrics.doubles_released.inc();
+        let released = self.room.gateway.release(record).await;
+        released.map(drop).map_err(Error::NotReleased)
+    }
+
     async fn delete(&self) -> Result<Next> {
         let params = DeleteParams::background().preconditions(Preconditions {
             uid: self.claim.uid(),
@@ -323,6 +337,7 @@ impl View {
         Facts {
             claim,
             sandbox: self.sandbox.as_ref().map(|(_, sandbox)| sandbox),
+            contenders: &self.contenders,
             template: self.template.as_deref(),
             now: self.now,
         }

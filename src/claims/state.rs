@@ -7,11 +7,14 @@ use serde_json::Value;
 
 use super::{
     order::{CLAIM_UID, order},
-    status::{FINISHED, READY, bound, condition, unbound},
+    status::{FINISHED, READY, bound, condition, delivery, unbound},
     validate::{Refusal, validate},
 };
 use crate::{
-    api::{ClaimShutdownPolicy, SandboxClaim, SandboxClaimStatus, SandboxTemplate, labels},
+    api::{
+        Binding, ClaimShutdownPolicy, Delivery, SandboxClaim, SandboxClaimStatus, SandboxTemplate,
+        labels,
+    },
     fleet::Sandbox,
     gateway::ClaimOrder,
     meta::UnixTime,
@@ -33,6 +36,8 @@ pub(super) struct Facts<'a> {
     pub(super) claim: &'a SandboxClaim,
     /// The sandbox that is listed under the claim's name.
     pub(super) sandbox: Option<&'a Sandbox>,
+    /// Those that ask for its name beside it.
+    pub(super) contenders: &'a [Sandbox],
     /// The template of the claim's pool.
     pub(super) template: Result<&'a SandboxTemplate, &'a NoTemplate>,
     pub(super) now: Timestamp,
@@ -61,10 +66,16 @@ pub(super) enum State {
     Unprotected,
     /// It may be given a sandbox.
     Waiting,
-    /// A node handed its sandbox over, or did so to an earlier life of this server: the user's part is not known here.
-    Adopting,
+    /// A node's gateway has handed its sandbox over, which no node reports yet, or any more. It is given no other.
+    Delivered,
+    /// A sandbox was claimed for it while a node's gateway handed over another one. Nobody was told of ours.
+    Doubled(Delivery),
     /// It has a sandbox.
     Bound,
+    /// A node handed its sandbox over, or did so to an earlier life of this server: the user's part is not known here. It is
+    /// given that after the claim's status tells of it and not before, so that a sandbox with the claim's part that no status
+    /// tells of is always one that was claimed here.
+    Adopting,
     /// It had a sandbox.
     Missing,
     /// It cannot have one as things are.
@@ -84,6 +95,8 @@ pub(super) enum Step {
     Adopt,
     /// Release the sandbox; then take the finalizer away or say that the claim is over.
     Release,
+    /// Release this one, whatever its name.
+    ReleaseDouble(Delivery),
     /// Delete the claim.
     Delete,
     /// Write this status.
@@ -114,15 +127,20 @@ impl Facts<'_> {
                 }
             };
         }
+        if let Some(double) = self.double() {
+            return State::Doubled(delivery(double));
+        }
         match self.sandbox {
             Some(sandbox) if !self.is_ours(sandbox) => State::Refused(Refusal::new(
                 CONFLICT,
                 "a sandbox of this name exists that was not made for this claim",
             )),
             Some(_) if !protected => State::Unprotected,
-            Some(sandbox) if !self.owns(sandbox) => State::Adopting,
+            Some(sandbox) if self.was_bound() && !self.owns(sandbox) => State::Adopting,
             Some(_) => State::Bound,
             None if self.was_bound() => State::Missing,
+            None if self.claim.is_delivered() && !protected => State::Unprotected,
+            None if self.claim.is_delivered() => State::Delivered,
             None => match self.refusal() {
                 Some(refusal) => State::Refused(refusal),
                 None if !protected => State::Unprotected,
@@ -146,6 +164,12 @@ impl Facts<'_> {
                 Ok(order) => Step::Claim(Box::new(order)),
                 Err(refusal) => self.say(unbound(self.claim, &refusal, false, self.now)),
             },
+            State::Delivered => {
+                let message = "no node reports the sandbox that was handed over for the claim";
+                let refusal = Refusal::new("SandboxMissing", message);
+                self.say(unbound(self.claim, &refusal, false, self.now))
+            }
+            State::Doubled(double) => Step::ReleaseDouble(double),
             State::Adopting => Step::Adopt,
             State::Bound => match self.sandbox {
                 Some(sandbox) => self.say(bound(self.claim, sandbox, self.now)),
@@ -175,6 +199,20 @@ impl Facts<'_> {
     /// protected for it.
     pub(super) fn own_sandbox(&self) -> Option<&Sandbox> {
         self.sandbox.filter(|sandbox| self.is_ours(sandbox))
+    }
+
+    /// The sandbox that was claimed for this claim although it has another one, as long as the claim's status tells of neither:
+    /// what somebody was told of is never a double.
+    fn double(&self) -> Option<&Sandbox> {
+        if self.was_bound() {
+            return None;
+        }
+        let made = |sandbox: &&Sandbox| self.owns(sandbox) && sandbox.deleted_at.is_none();
+        let binding = |sandbox: &Sandbox| self.claim.binding(&delivery(sandbox));
+        let listed = self.sandbox.filter(made);
+        let listed = listed.filter(|sandbox| binding(sandbox) == Binding::Another);
+        let others = || self.contenders.iter().filter(made);
+        listed.or_else(|| others().find(|sandbox| binding(sandbox) != Binding::This))
     }
 
     /// Writes a status that says something new; else nothing, until the claim's end.
@@ -299,6 +337,7 @@ mod tests {
     struct Case {
         claim: SandboxClaim,
         sandbox: Option<Sandbox>,
+        contenders: Vec<Sandbox>,
         template: Result<SandboxTemplate, NoTemplate>,
     }
 
@@ -311,6 +350,7 @@ mod tests {
             Self {
                 claim: serde_json::from_value(claim).unwrap(),
                 sandbox: None,
+                contenders: Vec::new(),
                 template: Ok(
                     serde_json::from_value(json!({"spec": {"podTemplate": pod}})).unwrap(),
                 ),
@@ -385,6 +425,7 @@ mod tests {
             Facts {
                 claim: &self.claim,
                 sandbox: self.sandbox.as_ref(),
+                contenders: &self.contenders,
                 template: self.template.as_ref(),
                 now: Timestamp::from_second(NOW).unwrap(),
             }
@@ -407,6 +448,7 @@ mod tests {
                 Step::Claim(order) => format!("claim {} from {}", order.key, order.pool),
                 Step::Adopt => "adopt".to_owned(),
                 Step::Release => "release".to_owned(),
+                Step::ReleaseDouble(double) => format!("release {}", double.claim),
                 Step::Delete => "delete".to_owned(),
                 Step::Say(status) => {
                     let ready = status.conditions.iter().find(|c| c.type_ == READY).unwrap();
@@ -435,6 +477,52 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_handed_over_wins_until_the_status_tells_of_another() {
+        let delivered = |message: &str| {
+            json!({"conditions": [{"type": "Bound", "status": "True", "reason": "Delivered",
+                "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+        };
+        let other = || delivered("node n2 handed over sb_2");
+        let says = |mut case: Case, status: Value| {
+            case.claim.status = serde_json::from_value(status).unwrap();
+            case
+        };
+        // Ours, which nobody was told of.
+        let ours = || {
+            Case::new()
+                .protected()
+                .with_sandbox(Phase::Running, Some("u-1"))
+        };
+        says(ours(), other()).then("release sb_1");
+        says(ours(), delivered("node n1 handed over sb_1"))
+            .then("say True DependenciesReady Some(\"box\")");
+        // Ours, which lost its name to the one that was handed over.
+        let mut lost = Case::new().protected().with_sandbox(Phase::Running, None);
+        let mut beside = ours().sandbox.unwrap();
+        beside.claim = "sb_7".into();
+        lost.contenders = vec![beside];
+        let mut lost = lost.then("release sb_7");
+        lost.contenders.clear();
+        lost.then("say True DependenciesReady Some(\"box\")");
+        // Once the status tells of ours, nothing is released.
+        let told = ours().said();
+        let mut status = serde_json::to_value(&told.claim.status).unwrap();
+        status["conditions"][1] = other()["conditions"][0].clone();
+        says(told, status).then("rest None");
+        // What is not ours is not released, whoever else was faster.
+        let theirs = Case::new().protected().with_sandbox(Phase::Running, None);
+        says(theirs, other()).then("say True DependenciesReady Some(\"box\")");
+        // What was handed over and is not reported is waited for.
+        let mut made = Case::new().protected();
+        let annotations = [(labels::CLAIM_ID.to_owned(), "sb_2".to_owned())];
+        made.claim.metadata.annotations = Some(annotations.into());
+        made.then("say False SandboxMissing None")
+            .said()
+            .then("rest None");
+        says(Case::new(), other()).then("protect");
+    }
+
+    #[test]
     fn one_write_tells_name_addresses_and_conditions() {
         let case = Case::new()
             .protected()
@@ -457,6 +545,8 @@ mod tests {
         Case::new()
             .protected()
             .with_sandbox(Phase::Running, None)
+            .then("say True DependenciesReady Some(\"box\")")
+            .said()
             .then("adopt");
     }
 
@@ -475,8 +565,8 @@ mod tests {
         deleted("u-1").then("release");
         deleted("u-2").then("unprotect");
         let alive = |labels: &[_]| bound(Case::new()).forgotten(labels);
-        alive(&[(CLAIM_UID, "u-1")]).then("adopt");
-        alive(&[]).then("adopt");
+        alive(&[(CLAIM_UID, "u-1")]).said().then("adopt");
+        alive(&[]).said().then("adopt");
         alive(&[(CLAIM_UID, "u-2")]).then("say False AdoptionConflict None");
         // The conflict outlives the knowledge of it.
         let conflict = Case::new()

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::validate::Refusal;
 use crate::{
-    api::{ClaimSandboxRef, SandboxClaim, SandboxClaimStatus},
+    api::{BOUND, Binding, ClaimSandboxRef, DELIVERED, Delivery, SandboxClaim, SandboxClaimStatus},
     controller::Said,
     fleet::{self, Sandbox},
 };
@@ -15,11 +15,18 @@ use crate::{
 pub(super) const READY: &str = "Ready";
 pub(super) const FINISHED: &str = "Finished";
 
-/// The status of a claim that has `sandbox`.
+/// The status of a claim that has `sandbox`. With Ready, or before by the node's gateway, it is said which VM that is.
 pub(super) fn bound(claim: &SandboxClaim, sandbox: &Sandbox, now: Timestamp) -> SandboxClaimStatus {
-    let said = [Some(sandbox.ready()), sandbox.finished()].map(|condition| condition.map(said));
+    let delivery = delivery(sandbox);
+    let handed_over = (claim.binding(&delivery) == Binding::Open).then(|| Said {
+        kind: BOUND,
+        status: "True",
+        reason: DELIVERED,
+        message: delivery.message(),
+    });
+    let [ready, finished] = [Some(sandbox.ready()), sandbox.finished()].map(|c| c.map(said));
     SandboxClaimStatus {
-        conditions: conditions(claim, said, now),
+        conditions: conditions(claim, [ready, finished, handed_over], now),
         sandbox: Some(ClaimSandboxRef {
             name: Some(sandbox.name.to_string()),
             pod_ips: sandbox.pod_ip().iter().map(IpAddr::to_string).collect(),
@@ -47,11 +54,19 @@ pub(super) fn unbound(
         .and_then(|status| status.sandbox.as_ref()?.name.clone())
         .filter(|_| keep_name);
     SandboxClaimStatus {
-        conditions: conditions(claim, [Some(said), None], now),
+        conditions: conditions(claim, [Some(said)], now),
         sandbox: name.map(|name| ClaimSandboxRef {
             name: Some(name),
             pod_ips: Vec::new(),
         }),
+    }
+}
+
+/// The VM of a sandbox.
+pub(super) fn delivery(sandbox: &Sandbox) -> Delivery {
+    Delivery {
+        node: sandbox.node.clone(),
+        claim: sandbox.claim.clone(),
     }
 }
 
@@ -61,8 +76,12 @@ pub(super) fn condition<'a>(claim: &'a SandboxClaim, kind: &str) -> Option<&'a C
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// What is said now, beside the conditions that are others' to say. A claim that has finished stays so.
-fn conditions(claim: &SandboxClaim, said: [Option<Said>; 2], now: Timestamp) -> Vec<Condition> {
+/// What is said now, beside the conditions that stay. A claim that has finished stays so, and so does one that is bound.
+fn conditions<const N: usize>(
+    claim: &SandboxClaim,
+    said: [Option<Said>; N],
+    now: Timestamp,
+) -> Vec<Condition> {
     let own: Vec<_> = said.into_iter().flatten().collect();
     let known = claim.status.as_ref().map_or(&[][..], |s| &s.conditions);
     let others = known

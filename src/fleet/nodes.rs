@@ -45,6 +45,17 @@ impl Fleet {
         let state = self.lock();
         state.losers.contains_key(key) && !state.reserved.contains(key)
     }
+
+    /// The sandboxes that ask for the name of another one that is listed.
+    pub fn contenders(&self, key: &SandboxKey) -> Vec<super::Sandbox> {
+        let state = self.lock();
+        let losers = state.losers.get(key).into_iter().flatten();
+        let record = |(node, claim): &(_, _)| state.nodes.get(node)?.claims.get(claim).cloned();
+        losers
+            .filter_map(record)
+            .map(|record| record.value.clone())
+            .collect()
+    }
 }
 
 impl NodeState {

@@ -12,7 +12,7 @@ const MAX_METADATA: usize = 16;
 const MAX_METADATA_BYTES: usize = 4_096;
 
 /// Key in a claim's metadata that tells our claims of one name apart.
-pub(super) const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
+pub(super) const ATTEMPT: &str = labels::ATTEMPT;
 
 /// How a claim says whose it is. A claim of a checkpoint has no reference of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
