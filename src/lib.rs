@@ -23,7 +23,7 @@
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
 //! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` `sandboxd` |
 //! | `inventory` | NodeInventory watch, live feeds and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` `feed` |
-//! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent | `api` `meta` `sandboxd` `feed` `serving` `auth` |
+//! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent, hands warm VMs over | `api` `meta` `sandboxd` `feed` `serving` `auth` |
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `snapshots` `sandboxd` `inventory` |
 //! | `controller` | what controllers share: watches, calls to kube-apiserver, conditions | |
 //! | `certificate` | the server's own CA and serving certificate: kept in a Secret, renewed, told to the APIServices | `serving` `sequencer` `controller` |

@@ -7,20 +7,24 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgAction, Args};
 use tokio::net::TcpListener;
 
 use super::cluster::{kube_config, write_client};
 use crate::{
-    api::{NodeAddress, NodeName},
+    api::{EXTENSIONS_GROUP, NodeAddress, NodeName},
     auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer},
-    node::{Agent, Identity, Inventories, NodeMetrics, Objects, Options},
+    node::{
+        Agent, ClaimAccess, GatewayOptions, Identity, Inventories, NodeMetrics, Objects, Options,
+    },
     sandboxd::{Client, ClientOptions, TokenSource},
     telemetry::{Metrics, shutdown_on_signal},
 };
 
 /// Whom a token for agents is made for.
 const AUDIENCE: &str = "sandbox-agent";
+/// The resource that callers of the gateway need a right to.
+const CLAIMS: &str = "sandboxclaims";
 
 #[derive(Debug, Args)]
 pub(super) struct AgentArgs {
@@ -39,7 +43,7 @@ pub(super) struct AgentArgs {
     /// How to reach kube-apiserver. Unset: the pod's ServiceAccount.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
-    /// Address for HTTPS: feed, objects, probes and metrics.
+    /// Address for HTTPS: feed, objects, the claim gateway, probes and metrics.
     #[arg(long, default_value = "0.0.0.0:9443")]
     listen_address: SocketAddr,
     /// Host or IP under which the API server reaches this node. Unset: that of the listen address; required
@@ -55,6 +59,25 @@ pub(super) struct AgentArgs {
     /// Least milliseconds from one look at the daemon to the next while somebody listens.
     #[arg(long, default_value_t = 250)]
     poll_period_milliseconds: u64,
+    /// Audiences that callers' tokens may be of. With that of kube-apiserver among them any token of the cluster is taken, and a
+    /// node that is taken over can use at kube-apiserver what it is shown.
+    #[arg(long, value_delimiter = ',', default_value = AUDIENCE)]
+    api_audiences: Vec<String>,
+    /// Whether the agent hands warm VMs over by itself, at POST /v1/claims.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    claim_gateway: bool,
+    /// API group of the resource that callers of the gateway need a right to, in the namespace of the claim.
+    #[arg(long, default_value = EXTENSIONS_GROUP)]
+    claim_access_group: String,
+    /// The resource.
+    #[arg(long, default_value = CLAIMS)]
+    claim_access_resource: String,
+    /// The verb for a claim.
+    #[arg(long, default_value = "create")]
+    claim_access_verb: String,
+    /// The verb for giving a claim back.
+    #[arg(long, default_value = "delete")]
+    release_access_verb: String,
 }
 
 pub(super) async fn agent(args: AgentArgs) -> anyhow::Result<()> {
@@ -75,7 +98,8 @@ pub(super) async fn agent(args: AgentArgs) -> anyhow::Result<()> {
     let of_auth = AuthMetrics::register(&metrics);
     // Callers show tokens. Of certificates none is trusted, and the probes come without either.
     let no_trust = ClientTrust::fixed(&BTreeMap::new(), of_auth.clone());
-    let tokens = TokenReviewer::new(client.clone(), vec![AUDIENCE.to_owned()], of_auth.clone());
+    let tokens = TokenReviewer::new(client.clone(), args.api_audiences.clone(), of_auth.clone());
+    let gateway = gateway(&args, &client);
     let agent = Agent {
         identity,
         daemon,
@@ -86,9 +110,23 @@ pub(super) async fn agent(args: AgentArgs) -> anyhow::Result<()> {
         authorizer: Authorizer::delegated(client, false, of_auth),
         options: options(&args),
         counters,
+        gateway,
     };
     agent.run(listener, metrics, asked).await?;
     Ok(())
+}
+
+fn gateway(args: &AgentArgs, client: &kube::Client) -> Option<GatewayOptions> {
+    let access = ClaimAccess {
+        group: args.claim_access_group.clone(),
+        resource: args.claim_access_resource.clone(),
+        create_verb: args.claim_access_verb.clone(),
+        delete_verb: args.release_access_verb.clone(),
+    };
+    args.claim_gateway.then(|| GatewayOptions {
+        client: client.clone(),
+        access,
+    })
 }
 
 fn options(args: &AgentArgs) -> Options {

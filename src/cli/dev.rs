@@ -212,6 +212,7 @@ pub(super) async fn start_agents(
             authorizer: Authorizer::always_allow(),
             options: options.clone(),
             counters,
+            gateway: None,
         };
         let run = agent.run(listener, Metrics::new(), served.clone());
         tasks.spawn("agent", async move {

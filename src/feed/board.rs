@@ -1,7 +1,7 @@
 //! The state that an agent tells, and its changes in order.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use compact_str::CompactString;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::{
@@ -22,7 +23,7 @@ use super::{
     wire::{Message, Part, PartOf},
 };
 use crate::{
-    api::{ClaimId, UserPart},
+    api::{ClaimId, PoolKey, UserPart},
     meta::UnixTime,
 };
 
@@ -36,7 +37,7 @@ const NODE_AGAIN: Duration = Duration::from_secs(10);
 
 /// What a node's agent knows, to be told to every listener. A clone is the same one.
 #[derive(Clone)]
-pub struct Board(Arc<Shared>);
+pub struct Board(pub(super) Arc<Shared>);
 
 /// A look at the daemon that has begun.
 #[derive(Debug)]
@@ -55,11 +56,11 @@ pub struct Current {
 
 pub(super) struct Shared {
     pub(super) epoch: u64,
-    polls_begun: AtomicU64,
+    pub(super) polls_begun: AtomicU64,
     // Held for one merge or one copy of pointers, never over an await.
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     pub(super) progress: watch::Sender<Progress>,
-    wanted: Notify,
+    pub(super) wanted: Notify,
     listeners: Arc<Semaphore>,
 }
 
@@ -74,21 +75,31 @@ pub(super) struct Progress {
     pub(super) closed: bool,
 }
 
-struct State {
+pub(super) struct State {
     seq: u64,
-    entries: BTreeMap<ClaimId, Entry>,
-    node: NodeState,
+    pub(super) entries: BTreeMap<ClaimId, Entry>,
+    pub(super) node: NodeState,
     /// When listeners were told so last.
     node_told: Option<Instant>,
-    observed_at: Option<UnixTime>,
+    pub(super) observed_at: Option<UnixTime>,
+    /// When the daemon last answered.
+    pub(super) looked: Option<Instant>,
+    /// How many entries refer to what.
+    pub(super) refs: HashMap<CompactString, usize>,
+    /// References that are being claimed beside the daemon: a row of one is told when that is decided, and not before.
+    pub(super) reserved: HashSet<CompactString>,
+    /// What was taken of each pool since the last look.
+    pub(super) taken: HashMap<PoolKey, u32>,
     /// The lines of the last changes; the newest is `seq`.
     log: VecDeque<Bytes>,
     log_bytes: usize,
 }
 
-struct Entry {
-    row: Row,
+pub(super) struct Entry {
+    pub(super) row: Row,
     user: Option<Arc<UserPart>>,
+    /// The last look that had begun when the sandbox was listed without one: neither that nor an earlier one need have it.
+    pub(super) since: u64,
     /// The sandbox as a part, for the snapshots to come.
     part: Bytes,
 }
@@ -119,6 +130,10 @@ impl Board {
                 node: NodeState::default(),
                 node_told: None,
                 observed_at: None,
+                looked: None,
+                refs: HashMap::new(),
+                reserved: HashSet::new(),
+                taken: HashMap::new(),
                 log: VecDeque::new(),
                 log_bytes: 0,
             }),
@@ -146,12 +161,23 @@ impl Board {
         let mut state = self.0.state.lock();
         let (seq, mut before) = (state.seq, std::mem::take(&mut state.entries));
         for row in rows {
-            let (known, user) = (before.remove(&row.id), user_of(&row.id));
+            let known = before.remove(&row.id);
+            if known.is_none() && state.reserved.contains(&row.claim_ref) {
+                continue;
+            }
+            let user = user_of(&row.id);
             state.list(known, row, user);
         }
-        for id in before.into_keys() {
+        for (id, entry) in before {
+            if entry.since >= poll.0 {
+                state.entries.insert(id, entry);
+                continue;
+            }
+            state.forget_ref(&entry.row.claim_ref);
             state.record(&encode(&Part::Removed(id)));
         }
+        state.taken.clear();
+        state.looked = Some(Instant::now());
         let has_changes = state.seq != seq;
         state.tell_node(node, has_changes);
         state.observed_at = Some(observed_at);
@@ -252,7 +278,7 @@ impl Default for Board {
 pub(super) type Place = OwnedSemaphorePermit;
 
 impl Shared {
-    fn tell(&self, state: &State, change: impl FnOnce(&mut Progress)) {
+    pub(super) fn tell(&self, state: &State, change: impl FnOnce(&mut Progress)) {
         self.progress.send_if_modified(|progress| {
             let before = (progress.seq, progress.polled, progress.daemon_answers);
             progress.seq = state.seq;
@@ -289,14 +315,18 @@ impl Shared {
 
 impl State {
     /// Puts a sandbox on the board, and records it unless it is as it was.
-    fn list(&mut self, known: Option<Entry>, row: Row, user: Option<Arc<UserPart>>) {
+    pub(super) fn list(&mut self, known: Option<Entry>, row: Row, user: Option<Arc<UserPart>>) {
         let id = row.id.clone();
+        if known.is_none() {
+            *self.refs.entry(row.claim_ref.clone()).or_default() += 1;
+        }
         let entry = match known {
-            Some(known) if known.row == row && known.user == user => known,
+            Some(known) if known.row == row && known.user == user => Entry { since: 0, ..known },
             _ => {
                 let mut entry = Entry {
                     row,
                     user,
+                    since: 0,
                     part: Bytes::new(),
                 };
                 entry.part = entry.encode(false);
@@ -305,6 +335,15 @@ impl State {
             }
         };
         self.entries.insert(id, entry);
+    }
+
+    fn forget_ref(&mut self, claim_ref: &str) {
+        if let Some(count) = self.refs.get_mut(claim_ref) {
+            *count -= 1;
+            if *count == 0 {
+                self.refs.remove(claim_ref);
+            }
+        }
     }
 
     /// Records what the node has, also if it is as it was: listeners count its VMs down by what they claim, and a pool that

@@ -14,7 +14,6 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{
     CertificatePin, Credential, Error, Event, Result,
     lines::Lines,
-    pin,
     stage::{Stage, malformed},
     wire::Message,
 };
@@ -101,7 +100,7 @@ impl Agent {
 
     async fn tls(&self) -> Result<TlsStream<TcpStream>> {
         let stream = dial(&self.address).await.map_err(Error::Unreachable)?;
-        let connector = TlsConnector::from(Arc::new(pin::client_config(self.pin)));
+        let connector = TlsConnector::from(Arc::new(self.pin.client_config()));
         let name = ServerName::try_from(self.address.host().to_owned())
             .map_err(|error| Error::Unreachable(std::io::Error::other(error)))?;
         connector.connect(name, stream).await.map_err(|error| {

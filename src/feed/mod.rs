@@ -11,6 +11,8 @@
 //! - A user's part that changed is told at once, with the row of the last look beside it for older readers, marked as repeated:
 //!   whoever changed the part may have changed the sandbox too since that look.
 //! - Changes wait in one ring for all listeners, bounded in bytes. A listener that the ring overtakes is cut.
+//! - What the agent's own gateway hands over is listed without a look at the daemon, so that listeners hear of it before who
+//!   claimed it; a look that began before need not have it.
 //! - A heartbeat says whether the daemon answers. An agent that lives beside a dead daemon keeps no node fresh.
 //! - The agent's certificate is self-made. It is known by its SHA-256, and by nothing else: names and dates mean nothing.
 
@@ -22,6 +24,7 @@ mod error;
 mod lines;
 mod listener;
 mod pin;
+mod reservation;
 mod stage;
 mod wire;
 
@@ -32,4 +35,5 @@ pub use credential::Credential;
 pub use error::{Error, Result};
 pub use listener::{Listener, Overtaken};
 pub use pin::CertificatePin;
+pub use reservation::{Reservation, Unreserved};
 pub use wire::{Event, NodeState, Pool, Row, Sandbox, State};

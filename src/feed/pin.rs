@@ -24,6 +24,23 @@ impl CertificatePin {
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(Sha256::digest(certificate).into())
     }
+
+    /// TLS towards the one server that has this certificate, HTTP/2 only.
+    pub fn client_config(self) -> ClientConfig {
+        let provider = ring::default_provider();
+        let verifier = Pinned {
+            pin: self,
+            algorithms: provider.signature_verification_algorithms,
+        };
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .expect("ring's cipher suites cover TLS 1.2 and 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config
+    }
 }
 
 impl fmt::Display for CertificatePin {
@@ -45,23 +62,6 @@ impl FromStr for CertificatePin {
         }
         Ok(Self(pin))
     }
-}
-
-/// TLS towards the one server that has this certificate, HTTP/2 only.
-pub(super) fn client_config(pin: CertificatePin) -> ClientConfig {
-    let provider = ring::default_provider();
-    let verifier = Pinned {
-        pin,
-        algorithms: provider.signature_verification_algorithms,
-    };
-    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
-        .with_safe_default_protocol_versions()
-        .expect("ring's cipher suites cover TLS 1.2 and 1.3")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    config
 }
 
 /// Takes one certificate, whatever it says of itself, from who proves to hold its key.

@@ -6,8 +6,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Identity, Inventories, NodeMetrics, Objects, Options, Result, daemon::Reader,
-    publish::Publisher, server::Server,
+    GatewayOptions, Identity, Inventories, NodeMetrics, Objects, Options, Result,
+    daemon::Reader,
+    gateway::{Gateway, Ground},
+    orphan::adopt_orphans,
+    publish::Publisher,
+    server::Server,
 };
 use crate::{
     api::NodeAddress,
@@ -18,10 +22,12 @@ use crate::{
     telemetry::{Metrics, Readiness, Tasks},
 };
 
-/// Connections: a few servers, the kubelet's probes, a scraper.
-const MAX_CONNECTIONS: usize = 256;
+/// Connections: a few servers, the kubelet's probes, a scraper, and who claims from the gateway.
+const MAX_CONNECTIONS: usize = 1_024;
 /// Time for what is in flight at the end.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Time for the records that are owed then, one attempt. Both together are less than the manifests grant.
+const RECORD: Duration = Duration::from_secs(10);
 
 /// What an agent is made of.
 pub struct Agent {
@@ -43,10 +49,13 @@ pub struct Agent {
     pub options: Options,
     /// What it counts; the objects count here too.
     pub counters: NodeMetrics,
+    /// How it hands VMs over by itself; `None`: it does not.
+    pub gateway: Option<GatewayOptions>,
 }
 
 impl Agent {
-    /// Reads, publishes and serves on `listener` until `shutdown`; then feeds end and what is in flight is finished.
+    /// Reads, publishes and serves on `listener` until `shutdown`; then feeds end, what is in flight is finished, and what was
+    /// handed over is recorded.
     ///
     /// # Errors
     /// [`Error::Certificate`](super::Error::Certificate) when its identity cannot be used. Nothing after the start is one.
@@ -59,6 +68,24 @@ impl Agent {
         let tls = self.identity.tls()?;
         let (board, readiness) = (Board::new(), Readiness::new());
         let mut tasks = Tasks::new(shutdown.clone());
+        let ground = Ground {
+            daemon: self.daemon.clone(),
+            daemon_address: self.daemon_address.clone(),
+            identity: self.identity.clone(),
+            board: board.clone(),
+        };
+        let gateway = self
+            .gateway
+            .map(|options| Gateway::new(ground, options, &metrics));
+        let (served, mut recorder) = (CancellationToken::new(), Tasks::new(shutdown.clone()));
+        if let Some(gateway) = &gateway {
+            let node = self.identity.node.clone();
+            tasks.spawn(
+                "orphans",
+                adopt_orphans(gateway.clone(), board.clone(), node),
+            );
+            recorder.spawn("recorder", gateway.clone().work_off(served.clone()));
+        }
         tasks.spawn(
             "reader",
             Reader {
@@ -105,6 +132,7 @@ impl Agent {
             authorizer: self.authorizer,
             readiness: readiness.clone(),
             metrics,
+            gateway: gateway.clone(),
         });
         let app = move |connection, request| server.clone().handle(connection, request);
         let ending = async {
@@ -120,6 +148,12 @@ impl Agent {
             shutdown.clone(),
         );
         tokio::join!(serving, ending);
+        if let Some(gateway) = gateway {
+            // Who left a claim is not waited for longer than who did not.
+            let _ = tokio::time::timeout(DRAIN, gateway.settled()).await;
+        }
+        served.cancel();
+        recorder.finish(RECORD).await;
         Ok(())
     }
 }
@@ -152,6 +186,7 @@ mod tests {
             authorizer: Authorizer::always_allow(),
             options: Options::default(),
             counters: NodeMetrics::default(),
+            gateway: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shutdown = CancellationToken::new();

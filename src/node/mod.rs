@@ -1,7 +1,8 @@
 //! The node agent: it lives beside one daemon and speaks for it.
 //!
 //! It reads the daemon, which has no watch, as often as somebody listens and as the reading is cheap; tells changes over the
-//! [`feed`](crate::feed); publishes the `NodeInventory`; and keeps what users sent of their sandboxes. Decided here:
+//! [`feed`](crate::feed); publishes the `NodeInventory`; keeps what users sent of their sandboxes; and hands warm VMs over to whom
+//! kube-apiserver lets have them (`gateway`). Decided here:
 //!
 //! - One reader. Feed and inventory are made of the same look at the daemon, and neither can be ahead of the other.
 //! - User parts are lines of one log, synced once for all that wait, and rewritten when most of it is dead. A file for each was
@@ -15,16 +16,19 @@
 mod agent;
 mod daemon;
 mod error;
+mod gateway;
 mod identity;
 mod log;
 mod metrics;
 mod objects;
 mod options;
+mod orphan;
 mod publish;
 mod server;
 
 pub use agent::Agent;
 pub use error::{Error, Result};
+pub use gateway::{ClaimAccess, GatewayOptions};
 pub use identity::Identity;
 pub use metrics::NodeMetrics;
 pub use objects::Objects;

@@ -8,7 +8,10 @@ use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::{Error, Objects};
+use super::{
+    Error, Objects,
+    gateway::{self, Gateway},
+};
 use crate::{
     api::{ClaimId, EXTENSIONS_GROUP, NodeName, V1BETA1},
     auth::{Attributes, Authenticator, Authorizer, Decision, ResourceAttributes},
@@ -23,7 +26,7 @@ const MAX_BODY: usize = 1 << 20;
 /// How long an object may take to come and to reach the disk. Who sends one is gone by then.
 const OBJECT_WITHIN: Duration = Duration::from_secs(10);
 
-type Body = UnsyncBoxBody<Bytes, Overtaken>;
+pub(super) type Body = UnsyncBoxBody<Bytes, Overtaken>;
 
 /// What the agent serves.
 pub(super) struct Server {
@@ -34,6 +37,8 @@ pub(super) struct Server {
     pub(super) authorizer: Authorizer,
     pub(super) readiness: Readiness,
     pub(super) metrics: Metrics,
+    /// None for an agent without one: its routes are unknown then.
+    pub(super) gateway: Option<Gateway>,
 }
 
 enum Route {
@@ -41,6 +46,7 @@ enum Route {
     Metrics,
     Feed,
     Object(ClaimId),
+    Gateway(gateway::Route),
     Unknown,
 }
 
@@ -54,7 +60,17 @@ impl Server {
         let caller = self
             .authenticator
             .authenticate(request.headers_mut(), &connection);
-        let Ok(caller) = caller.await else {
+        let caller = caller.await;
+        if let (Route::Gateway(route), Some(gateway)) = (&route, &self.gateway) {
+            let answer = gateway.answer(
+                route.clone(),
+                caller.as_ref().ok(),
+                &self.authorizer,
+                request,
+            );
+            return answer.await;
+        }
+        let Ok(caller) = caller else {
             return text(StatusCode::UNAUTHORIZED, "unauthorized");
         };
         let path = request.uri().path().to_owned();
@@ -128,7 +144,7 @@ impl Server {
                 let done = timeout(OBJECT_WITHIN, self.object(&claim, request)).await;
                 done.unwrap_or_else(|_| text(StatusCode::SERVICE_UNAVAILABLE, "not stored in time"))
             }
-            Route::Unknown => text(StatusCode::NOT_FOUND, "no such path"),
+            Route::Gateway(_) | Route::Unknown => text(StatusCode::NOT_FOUND, "no such path"),
         }
     }
 
@@ -179,7 +195,7 @@ impl Route {
                     let claim = percent_encoding::percent_decode_str(claim).decode_utf8_lossy();
                     Self::Object(claim.as_ref().into())
                 }
-                None => Self::Unknown,
+                None => gateway::Route::of(path).map_or(Self::Unknown, Self::Gateway),
             },
         }
     }
@@ -210,7 +226,7 @@ fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn of_type(body: impl Into<Bytes>, kind: &'static str) -> Response<Body> {
+pub(super) fn of_type(body: impl Into<Bytes>, kind: &'static str) -> Response<Body> {
     let body = Full::new(body.into()).map_err(|never| match never {});
     let mut response = Response::new(body.boxed_unsync());
     let kind = HeaderValue::from_static(kind);

@@ -19,6 +19,9 @@ mod etcd;
 mod faults;
 mod freshness;
 mod garbage;
+mod gateway;
+#[path = "../it/gateway_client.rs"]
+mod gateway_client;
 mod go_client;
 mod harness;
 mod installation;

@@ -1,5 +1,6 @@
 //! Node agents beside simulated daemons: what they tell, publish and keep, heard by a server's index and by a listener.
 
+mod gateway;
 mod process;
 
 use std::{
@@ -68,6 +69,7 @@ impl Running {
             authorizer: Authorizer::always_allow(),
             options,
             counters,
+            gateway: None,
         };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(agent.run(listener, Metrics::new(), shutdown.clone()));

@@ -15,6 +15,7 @@ mod discovery;
 mod errors;
 mod fake_cluster;
 mod fuzz;
+mod gateway_client;
 mod goaway;
 mod golden;
 mod harness;

@@ -1,0 +1,191 @@
+//! Claims that are made beside the daemon: a name and a warm VM are reserved before, and what is granted is listed at once.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use compact_str::CompactString;
+
+use super::{Board, Row, board::Shared};
+use crate::api::PoolKey;
+
+/// When half of what was warm is taken, the daemon is looked at anew, unless that was done so lately: without listeners the next
+/// look may be seconds away, and a pool refills sooner.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Why nothing was reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreserved {
+    /// What the daemon holds is not known, or it does not answer.
+    NotRead,
+    /// The daemon holds a sandbox of this reference, or one is being claimed.
+    NameTaken,
+    /// The daemon keeps no warm VM of the pool, or takes no claims.
+    NothingWarm,
+}
+
+/// A claim reference that nobody else claims here, as long as this lives. What the daemon lists of it meanwhile is told to nobody:
+/// it may yet be given back.
+pub struct Reservation {
+    board: Arc<Shared>,
+    claim_ref: CompactString,
+}
+
+impl Board {
+    /// Reserves a reference, and one warm VM of a pool until the next look at the daemon.
+    ///
+    /// # Errors
+    /// [`Unreserved`], and nothing was done.
+    pub fn reserve(&self, claim_ref: &str, pool: &PoolKey) -> Result<Reservation, Unreserved> {
+        let mut state = self.0.state.lock();
+        let Some(looked) = state.looked.filter(|_| self.daemon_answers()) else {
+            return Err(Unreserved::NotRead);
+        };
+        if state.refs.contains_key(claim_ref) || state.reserved.contains(claim_ref) {
+            return Err(Unreserved::NameTaken);
+        }
+        let pools = state.node.pools.iter();
+        let warm = pools.filter(|known| known.key == *pool).map(|it| it.warm);
+        let (warm, draining) = (warm.sum::<u32>(), state.node.draining);
+        let taken = state.taken.entry(pool.clone()).or_default();
+        if taken.saturating_mul(2) >= warm && looked.elapsed() >= LOOK_AGAIN {
+            self.look_soon();
+        }
+        if draining || *taken >= warm {
+            return Err(Unreserved::NothingWarm);
+        }
+        *taken += 1;
+        state.reserved.insert(claim_ref.into());
+        Ok(Reservation {
+            board: self.0.clone(),
+            claim_ref: claim_ref.into(),
+        })
+    }
+
+    /// Asks for a look at the daemon without waiting for its turn.
+    pub fn look_soon(&self) {
+        self.0.wanted.notify_one();
+    }
+
+    /// The sandboxes whose metadata has this key.
+    pub fn marked(&self, key: &str) -> Vec<Row> {
+        let state = self.0.state.lock();
+        let entries = state.entries.values();
+        let marked = entries.filter(|entry| entry.row.metadata.contains_key(key));
+        marked.map(|entry| entry.row.clone()).collect()
+    }
+}
+
+impl Reservation {
+    /// Lists what was granted for it: listeners hear of it now.
+    pub fn granted(self, row: Row) {
+        let mut state = self.board.state.lock();
+        let id = row.id.clone();
+        let known = state.entries.remove(&id);
+        state.list(known, row, None);
+        let since = self.board.polls_begun.load(Ordering::SeqCst);
+        if let Some(entry) = state.entries.get_mut(&id) {
+            entry.since = since;
+        }
+        self.board.tell(&state, |_| {});
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.board.state.lock().reserved.remove(&self.claim_ref);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        feed::{NodeState, Poll, Pool, State},
+        meta::UnixTime,
+    };
+
+    fn mk_pool() -> PoolKey {
+        PoolKey {
+            template: "t".into(),
+            net: "none".into(),
+            size: "small".into(),
+        }
+    }
+
+    fn mk_row(id: &str, claim_ref: &str) -> Row {
+        Row {
+            id: id.into(),
+            claim_ref: claim_ref.into(),
+            state: State::Running,
+            deadline: None,
+            claimed_at: None,
+            pool: mk_pool(),
+            from_checkpoint: None,
+            metadata: Default::default(),
+        }
+    }
+
+    fn look(board: &Board, poll: &Poll, rows: Vec<Row>, warm: u32) {
+        let pool = Pool {
+            key: mk_pool(),
+            warm,
+            target: 2,
+        };
+        let node = NodeState {
+            pools: vec![pool],
+            draining: false,
+        };
+        board.polled(poll, rows, node, UnixTime::from_secs(0), |_| None);
+    }
+
+    fn ids(board: &Board) -> Vec<String> {
+        let rows = board.current().unwrap().rows;
+        rows.iter().map(|row| row.id.to_string()).collect()
+    }
+
+    #[test]
+    fn a_name_is_reserved_once_and_a_warm_vm_once() {
+        let (board, pool) = (Board::new(), mk_pool());
+        let refused = |claim_ref| board.reserve(claim_ref, &pool).err();
+        assert_eq!(refused("a/x"), Some(Unreserved::NotRead));
+        look(
+            &board,
+            &board.poll_begins(),
+            vec![mk_row("sb_1", "a/held")],
+            2,
+        );
+        assert_eq!(refused("a/held"), Some(Unreserved::NameTaken));
+        let first = board.reserve("a/x", &pool).unwrap();
+        assert_eq!(refused("a/x"), Some(Unreserved::NameTaken));
+        drop(first);
+        let again = board.reserve("a/x", &pool);
+        assert_eq!(refused("a/y"), Some(Unreserved::NothingWarm));
+        look(&board, &board.poll_begins(), vec![], 1);
+        assert_eq!(refused("a/y"), None);
+        drop(again);
+        board.poll_failed();
+        assert_eq!(refused("a/y"), Some(Unreserved::NotRead));
+    }
+
+    #[test]
+    fn what_is_not_decided_is_not_told_and_what_was_granted_stays_over_an_older_look() {
+        let (board, pool) = (Board::new(), mk_pool());
+        look(&board, &board.poll_begins(), vec![], 2);
+        let reserved = board.reserve("a/x", &pool).unwrap();
+        let under_way = board.poll_begins();
+        look(&board, &under_way, vec![mk_row("sb_1", "a/x")], 1);
+        assert_eq!(ids(&board), [""; 0]);
+        let older = board.poll_begins();
+        reserved.granted(mk_row("sb_1", "a/x"));
+        assert_eq!(ids(&board), ["sb_1"]);
+        let taken = board.reserve("a/x", &pool).err();
+        assert_eq!(taken, Some(Unreserved::NameTaken));
+        look(&board, &older, vec![], 1);
+        assert_eq!(ids(&board), ["sb_1"]);
+        look(&board, &board.poll_begins(), vec![], 1);
+        assert_eq!(ids(&board), [""; 0]);
+        assert!(board.reserve("a/x", &pool).is_ok());
+    }
+}

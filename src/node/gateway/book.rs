@@ -1,0 +1,379 @@
+//! What is owed for VMs that were handed over: their SandboxClaims, or their end.
+//!
+//! The book is in memory. What it loses the daemon still tells: see the head of the room.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Gateway,
+    records::{Recorded, Records},
+};
+use crate::{
+    api::{ClaimId, Delivery, SandboxKey},
+    feed::Backoff,
+};
+
+/// What may be owed at one time. A gateway that owes more hands nothing over.
+const MAX_OWED: usize = 4_096;
+/// What is worked off at once.
+const AT_ONCE: usize = 8;
+/// How long one attempt may take.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
+/// How long the loop sleeps when nothing is due.
+const IDLE: Duration = Duration::from_secs(3_600);
+
+/// A VM that was handed over, and what for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node) struct Owed {
+    pub(in crate::node) key: SandboxKey,
+    pub(in crate::node) warm_pool: String,
+    pub(in crate::node) delivery: Delivery,
+    /// Whether an earlier life of the agent handed it over.
+    pub(in crate::node) is_orphan: bool,
+}
+
+/// What is wanted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// A SandboxClaim that is bound to it.
+    Recorded,
+    /// Neither a VM nor a SandboxClaim that was made for it.
+    Gone,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Settled,
+    Failed,
+}
+
+pub(super) struct Book {
+    records: Records,
+    // Held for one look-up or change, never over an await.
+    pages: Mutex<Pages>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Pages {
+    owed: HashMap<ClaimId, Entry>,
+    /// What needs nothing more, as long as the daemon lists it.
+    settled: HashSet<ClaimId>,
+}
+
+struct Entry {
+    owed: Owed,
+    want: Want,
+    due: Instant,
+    backoff: Backoff,
+    /// What is wanted by the attempt that is under way.
+    trying: Option<Want>,
+    failures: u32,
+}
+
+impl Book {
+    pub(super) fn new(records: Records) -> Self {
+        Self {
+            records,
+            pages: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.pages.lock().owed.len() >= MAX_OWED
+    }
+
+    /// Notes what is wanted of a VM from now on.
+    pub(super) fn owe(&self, owed: Owed, want: Want) {
+        let id = owed.delivery.claim.clone();
+        let mut pages = self.pages.lock();
+        pages.settled.remove(&id);
+        let entry = pages.owed.entry(id).or_insert_with(|| Entry {
+            owed,
+            want,
+            due: Instant::now(),
+            backoff: Backoff::default(),
+            trying: None,
+            failures: 0,
+        });
+        entry.want = want;
+        entry.due = Instant::now();
+        drop(pages);
+        self.changed.notify_one();
+    }
+
+    /// Wants nothing recorded of a VM any more, if something is.
+    pub(super) fn forgo(&self, claim: &ClaimId) {
+        let mut pages = self.pages.lock();
+        if let Some(entry) = pages.owed.get_mut(claim) {
+            entry.want = Want::Gone;
+            entry.due = Instant::now();
+        }
+        drop(pages);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn warm_pool_of(&self, claim: &ClaimId) -> Option<String> {
+        let pages = self.pages.lock();
+        Some(pages.owed.get(claim)?.owed.warm_pool.clone())
+    }
+
+    /// Of what the daemon lists, what is neither owed nor settled, as much of it as there is room for; what it does not list any
+    /// more needs no memory.
+    pub(super) fn unknown(&self, mut listed: Vec<Owed>, most: usize) -> Vec<Owed> {
+        let mut pages = self.pages.lock();
+        let ids: HashSet<&ClaimId> = listed.iter().map(|owed| &owed.delivery.claim).collect();
+        pages.settled.retain(|id| ids.contains(id));
+        let room = most.saturating_sub(pages.owed.len());
+        listed.retain(|owed| {
+            let id = &owed.delivery.claim;
+            !pages.owed.contains_key(id) && !pages.settled.contains(id)
+        });
+        listed.truncate(room);
+        listed
+    }
+
+    fn len(&self) -> usize {
+        self.pages.lock().owed.len()
+    }
+
+    /// Something that is due, now under way; or when something will be.
+    fn take_due(&self, now: Instant) -> Result<(Owed, Want, u32), Instant> {
+        let mut pages = self.pages.lock();
+        let waiting = pages
+            .owed
+            .values_mut()
+            .filter(|entry| entry.trying.is_none());
+        match waiting.min_by_key(|entry| entry.due) {
+            Some(entry) if entry.due <= now => {
+                entry.trying = Some(entry.want);
+                Ok((entry.owed.clone(), entry.want, entry.failures))
+            }
+            Some(entry) => Err(entry.due),
+            None => Err(now + IDLE),
+        }
+    }
+
+    /// Notes how an attempt ended. What was wanted anew meanwhile is due at once.
+    fn tried(&self, claim: &ClaimId, outcome: Outcome) {
+        let mut pages = self.pages.lock();
+        let Some(entry) = pages.owed.get_mut(claim) else {
+            return;
+        };
+        let tried = entry.trying.take();
+        match outcome {
+            _ if tried != Some(entry.want) => entry.due = Instant::now(),
+            Outcome::Settled => {
+                pages.owed.remove(claim);
+                pages.settled.insert(claim.clone());
+            }
+            Outcome::Failed => {
+                entry.failures += 1;
+                entry.due = Instant::now() + entry.backoff.pause();
+            }
+        }
+    }
+
+    /// Makes everything due once more.
+    fn hurry(&self) {
+        let mut pages = self.pages.lock();
+        for entry in pages.owed.values_mut() {
+            entry.due = Instant::now();
+        }
+    }
+}
+
+impl Gateway {
+    /// Works off what is owed, until `shutdown` and then once more for everything that is left.
+    pub(in crate::node) async fn work_off(self, shutdown: CancellationToken) {
+        let book = &self.0.book;
+        let mut under_way = FuturesUnordered::new();
+        let mut last_tries = None;
+        loop {
+            let next = loop {
+                if under_way.len() >= AT_ONCE || last_tries == Some(0) {
+                    break Instant::now() + IDLE;
+                }
+                match book.take_due(Instant::now()) {
+                    Ok((owed, want, failures)) => {
+                        last_tries = last_tries.map(|left: usize| left - 1);
+                        under_way.push(self.clone().try_once(owed, want, failures).boxed());
+                    }
+                    Err(due) => break due,
+                }
+            };
+            self.0.metrics.owed(book.len());
+            if last_tries.is_some() && under_way.is_empty() {
+                return;
+            }
+            tokio::select! {
+                Some((claim, outcome)) = under_way.next(), if !under_way.is_empty() => {
+                    book.tried(&claim, outcome);
+                }
+                () = book.changed.notified() => {}
+                () = sleep_until(next) => {}
+                () = shutdown.cancelled(), if last_tries.is_none() => {
+                    book.hurry();
+                    last_tries = Some(book.len());
+                }
+            }
+        }
+    }
+
+    async fn try_once(self, owed: Owed, want: Want, failures: u32) -> (ClaimId, Outcome) {
+        let attempt = async {
+            match want {
+                Want::Recorded => self.record_once(&owed, failures).await,
+                Want::Gone => self.end_once(&owed).await,
+            }
+        };
+        let outcome = timeout(ATTEMPT_WITHIN, attempt).await;
+        let outcome = outcome.unwrap_or_else(|_| {
+            tracing::warn!(key = %owed.key, "what is owed for a claim was not done in time");
+            Outcome::Failed
+        });
+        if outcome == Outcome::Failed {
+            self.0.metrics.recorded("failed");
+        }
+        (owed.delivery.claim, outcome)
+    }
+
+    async fn record_once(&self, owed: &Owed, failures: u32) -> Outcome {
+        let claim = &owed.delivery.claim;
+        let is_there = || self.is_absent(claim).map(|absent| !absent).boxed();
+        if failures > 0 && !is_there().await {
+            return Outcome::Settled;
+        }
+        match self.0.book.records.record(owed, is_there).await {
+            Ok(recorded) => {
+                self.count(owed, recorded);
+                Outcome::Settled
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(key = %owed.key, error, "a claim that was handed over is not recorded, which is tried again");
+                Outcome::Failed
+            }
+        }
+    }
+
+    fn count(&self, owed: &Owed, recorded: Recorded) {
+        let (key, claim) = (&owed.key, &owed.delivery.claim);
+        self.0.metrics.recorded(recorded.word());
+        match recorded {
+            Recorded::Written if owed.is_orphan => {
+                self.0.metrics.adopted();
+                tracing::info!(%key, %claim, "a claim that an earlier life handed over is recorded");
+            }
+            Recorded::Double => {
+                tracing::warn!(%key, %claim, "the SandboxClaim is bound to another sandbox; this one stays until it is given back or its lease ends");
+            }
+            Recorded::Written | Recorded::Known | Recorded::Gone => {}
+        }
+    }
+
+    async fn end_once(&self, owed: &Owed) -> Outcome {
+        let withdrawn = self.0.book.records.withdraw(owed).await;
+        if let Err(error) = &withdrawn {
+            let error = error as &dyn std::error::Error;
+            tracing::warn!(key = %owed.key, error, "a SandboxClaim is not withdrawn, which is tried again");
+        }
+        let released = self.is_released(&owed.delivery.claim).await;
+        self.0.board.look_soon();
+        match (withdrawn, released) {
+            (Ok(()), true) => Outcome::Settled,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// Owes the record of what an earlier life handed over, as much of it as there is room for.
+    pub(in crate::node) fn adopt(&self, listed: Vec<Owed>, most: usize) {
+        for orphan in self.0.book.unknown(listed, most) {
+            self.0.book.owe(orphan, Want::Recorded);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_book() -> Book {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = kube::Client::try_from(config).unwrap();
+        Book::new(Records::new(client))
+    }
+
+    fn mk_owed(claim: &str) -> Owed {
+        Owed {
+            key: SandboxKey::new("a", claim),
+            warm_pool: "p".to_owned(),
+            delivery: Delivery {
+                node: "n1".into(),
+                claim: claim.into(),
+            },
+            is_orphan: false,
+        }
+    }
+
+    fn due(book: &Book) -> Option<(String, Want)> {
+        let (owed, want, _) = book.take_due(Instant::now()).ok()?;
+        Some((owed.delivery.claim.to_string(), want))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_tried_again_later_and_what_is_wanted_anew_at_once() {
+        let (book, sb_1) = (mk_book(), ClaimId::from("sb_1"));
+        book.owe(mk_owed("sb_1"), Want::Recorded);
+        assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Recorded)));
+        assert_eq!(due(&book), None, "it is under way");
+        book.tried(&sb_1, Outcome::Failed);
+        assert_eq!(due(&book), None, "it waits");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Recorded)));
+        book.forgo(&sb_1);
+        book.tried(&sb_1, Outcome::Settled);
+        assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Gone)));
+        book.tried(&sb_1, Outcome::Settled);
+        assert_eq!((due(&book), book.len()), (None, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_owed_or_settled_is_no_orphan() {
+        let book = mk_book();
+        let listed = || ["sb_1", "sb_2", "sb_3", "sb_4"].map(mk_owed).to_vec();
+        let unknown = |most| -> Vec<String> {
+            let unknown = book.unknown(listed(), most).into_iter();
+            unknown
+                .map(|owed| owed.delivery.claim.to_string())
+                .collect()
+        };
+        book.owe(mk_owed("sb_1"), Want::Recorded);
+        due(&book);
+        book.tried(&"sb_1".into(), Outcome::Settled);
+        book.owe(mk_owed("sb_2"), Want::Gone);
+        assert_eq!(unknown(8), ["sb_3", "sb_4"]);
+        assert_eq!(unknown(2), ["sb_3"]);
+        assert_eq!(unknown(1), [""; 0]);
+        // Ids are never used twice, so what is not listed any more is forgotten.
+        assert_eq!(book.unknown(Vec::new(), 8), []);
+        assert_eq!(unknown(8), ["sb_1", "sb_3", "sb_4"]);
+    }
+}
