@@ -24,7 +24,7 @@ use crate::{
 /// The user that asks: known by a client certificate of the cluster's CA, with no rights but those of [`role`].
 const USER: &str = "bench";
 /// Where claims are made.
-const CLAIMS_NAMESPACE: &str = "bench-0";
+pub(crate) const CLAIMS_NAMESPACE: &str = "bench-0";
 /// A list of names that a server need not hold at once.
 const NAMES_A_PAGE: usize = 5_000;
 /// Generous: every node is published through a kube-apiserver that shares the machine.
@@ -39,7 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<NodeAddress>,
     port: u16,
     config: ClientConfig,
-    _stage: Stage,
+    pub(crate) stage: Stage,
 }
 
 /// The server as a process.
@@ -89,7 +89,7 @@ impl Cluster {
             nodes: nodes(&control_plane).await?,
             port: stage.port,
             config,
-            _stage: stage,
+            stage,
         })
     }
 

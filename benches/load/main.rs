@@ -10,6 +10,7 @@ mod claims;
 mod client;
 mod cluster;
 mod direct;
+mod gateway;
 mod latency;
 mod options;
 mod quiet;
@@ -33,6 +34,8 @@ mod control_plane;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../tests/cluster/etcd.rs"]
 mod etcd;
+#[path = "../../tests/it/gateway_client.rs"]
+mod gateway_client;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../tests/cluster/kubectl.rs"]
 mod kubectl;
@@ -86,6 +89,9 @@ async fn measure(options: Options) -> anyhow::Result<()> {
     }
     if options.runs(Part::Claims) {
         claims::measure(&cluster, &options, &mut report).await?;
+    }
+    if options.runs(Part::Gateway) {
+        gateway::measure(&cluster, &options, &mut report).await?;
     }
     if options.runs(Part::Watches) {
         let watchers = watches::open(&cluster, options.watchers).await?;

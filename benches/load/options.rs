@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 100)]
     pub(crate) warm: u32,
     /// What to measure.
-    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Reads, Part::Claims, Part::Watches])]
+    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Reads, Part::Claims, Part::Gateway, Part::Watches])]
     pub(crate) parts: Vec<Part>,
     /// Gets, one after the other; as many of names that do not exist.
     #[arg(long, default_value_t = 10_000)]
@@ -35,6 +35,9 @@ pub(crate) struct Options {
     /// Claims, one after the other; as many sent to the nodes directly.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) claims: usize,
+    /// Claims at a node's gateway, one after the other; as many sent to its daemon directly.
+    #[arg(long, default_value_t = 300)]
+    pub(crate) gateway_claims: usize,
     /// Claims with `in_flight` at once; as many sent to the nodes directly.
     #[arg(long, default_value_t = 4_000)]
     pub(crate) burst: usize,
@@ -77,6 +80,8 @@ pub(crate) enum Part {
     Reads,
     /// Claims and deletions.
     Claims,
+    /// Claims at the gateway of a node.
+    Gateway,
     /// Watchers, and the server at rest with them.
     Watches,
 }
