@@ -20,6 +20,7 @@ const MAX_TEXT: usize = 256;
 
 /// A whole answer with a status of success.
 pub(super) struct Answer<'a> {
+    status: StatusCode,
     body: Bytes,
     /// Kept until the body is decoded.
     _large: Option<SemaphorePermit<'a>>,
@@ -51,11 +52,22 @@ impl<'a> Answer<'a> {
         }
         if head.status.is_success() {
             Ok(Self {
+                status: head.status,
                 body: body.freeze(),
                 _large: turn,
             })
         } else {
             Err(refusal(head.status, &body))
+        }
+    }
+
+    /// Nothing: what a daemon answers with when it has done what it was asked to. Another status of success is not its own.
+    pub(super) fn nothing(self) -> Result<()> {
+        match self.status {
+            StatusCode::NO_CONTENT => Ok(()),
+            status => Err(Error::Malformed {
+                reason: format!("status {status}"),
+            }),
         }
     }
 

@@ -323,7 +323,7 @@ impl Node<'_> {
     /// A call whose answer is its status.
     async fn done(&self, method: Method, path: &str) -> Result<()> {
         let request = self.authorized(method, path, None)?;
-        self.call(request, ORDINARY).await.map(drop)
+        self.call(request, ORDINARY).await?.nothing()
     }
 
     fn authorized(

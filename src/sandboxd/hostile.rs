@@ -190,6 +190,18 @@ async fn an_answer_that_is_none_is_malformed() {
 }
 
 #[tokio::test]
+async fn nothing_but_the_daemons_own_word_says_that_a_sandbox_is_released() {
+    for body in ["", "{}", "<html>welcome</html>"] {
+        let peer = Peer::start(vec![Act::Send(ok(body))]).await;
+        let (client, node) = (mk_client(), peer.node());
+        let node = client.node(&node, Duration::from_millis(300));
+        let error = node.release(&"sb_1".into()).await.unwrap_err();
+        assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+        assert!(error.outcome_unknown());
+    }
+}
+
+#[tokio::test]
 async fn an_answer_without_end_is_cut_off() {
     let announced = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n".to_owned();
     claim_fails(
