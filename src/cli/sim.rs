@@ -21,6 +21,9 @@ pub(super) struct SimArgs {
     /// Number of nodes.
     #[arg(long, default_value_t = 3)]
     nodes: usize,
+    /// Number of the first node, in its name.
+    #[arg(long, default_value_t = 0)]
+    first_node: usize,
     /// Number of sandboxes that are there at the start, over all nodes.
     #[arg(long, default_value_t = 0)]
     sandboxes: usize,
@@ -39,6 +42,9 @@ pub(super) struct SimArgs {
     /// Port of the first node, the others following; 0: any free ones.
     #[arg(long, default_value_t = 0)]
     first_port: u16,
+    /// Port under which others reach the first node, the others following, as through a proxy; 0: its own.
+    #[arg(long, default_value_t = 0)]
+    first_advertised_port: u16,
     /// Where nodes are inspected and faults are set, without authentication. Unset: nowhere.
     #[arg(long)]
     admin_address: Option<SocketAddr>,
@@ -57,6 +63,9 @@ pub(super) struct SimArgs {
     /// Most claims on a node; 0: no limit.
     #[arg(long, default_value_t = 0)]
     max_claims: usize,
+    /// Beginnings and ends of VMs that each node remembers for its journal.
+    #[arg(long, default_value_t = 0)]
+    journal: usize,
     /// Makes ids and spread repeatable.
     #[arg(long)]
     seed: Option<u64>,
@@ -109,6 +118,8 @@ fn options(args: SimArgs) -> sim::Options {
     };
     sim::Options {
         nodes: args.nodes,
+        first_node: args.first_node,
+        first_advertised_port: args.first_advertised_port,
         bind: args.bind_address,
         first_port: args.first_port,
         admin: args.admin_address,
@@ -125,6 +136,7 @@ fn options(args: SimArgs) -> sim::Options {
         },
         api_token: Some(Token::from(args.api_token)),
         max_claims: args.max_claims,
+        journal: args.journal,
         latency: sim::Latency {
             warm: Duration::from_millis(args.claim_latency_ms),
             refill: Duration::from_millis(args.refill_ms),

@@ -7,6 +7,7 @@
 //! | `GET /nodes` | every node: name, address, up, claimed, counters |
 //! | `GET /nodes/{n}` | the same of one; `{n}` is its name or place |
 //! | `GET /nodes/{n}/log` | its latest requests |
+//! | `GET /nodes/{n}/journal/{since}` | what became of its VMs, from the entry with this place on |
 //! | `GET /nodes/{n}/inventory` | its `NodeInventory` |
 //! | `GET`, `PUT`, `DELETE /nodes/{n}/faults` | its faults: shown, replaced by a list, cleared |
 //! | `POST /nodes/{n}/claims` | a sandbox behind everybody's back: `{claimRef, template, net, size, ttlSeconds, metadata}` |
@@ -144,6 +145,10 @@ async fn answer(nodes: &[Handle], method: &str, path: &str, body: &[u8]) -> Resu
     match (method, rest.as_slice()) {
         ("GET", []) => return Ok(Reply::json(&summary(node))),
         ("GET", ["log"]) => return Ok(Reply::json(&node.log())),
+        ("GET", ["journal", since]) => {
+            let since = since.parse().map_err(|_| unknown())?;
+            return Ok(Reply::json(&node.journal(since)));
+        }
         ("GET", ["inventory"]) => return Ok(Reply::json(&node.inventory())),
         ("GET", ["faults"]) => return Ok(Reply::json(&node.faults())),
         ("PUT", ["faults"]) => replace_faults(node, body).await?,

@@ -8,6 +8,7 @@ use super::{
     Options, Refusal,
     body::{CheckpointClaimBody, ClaimBody},
     claim::{Claim, Extra, Millis, Number, OnExpire, Owner, Phase, lease},
+    journal::JournalEvent,
     reply::{ClaimAnswer, Granted, Redirect},
     state::State,
     world::World,
@@ -233,7 +234,7 @@ impl Daemon<'_> {
                 .since_b()
                 .then_some(if claim.is_egress() { "relay" } else { "none" }),
         };
-        self.state.insert(number, claim);
+        self.state.insert(number, claim, JournalEvent::Granted);
         granted
     }
 

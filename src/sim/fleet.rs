@@ -8,6 +8,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 use super::{
     Error, Handle, Options, Result, admin,
     claim::{Claim, Millis, OnExpire, Owner, Phase},
+    journal::JournalEvent,
     server,
     state::Pool,
     world::{Gate, Node, World},
@@ -39,7 +40,8 @@ impl Fleet {
         check(&options)?;
         let listeners = listen_all(&options)?;
         let nodes = listeners.iter().enumerate().map(|(index, (_, address))| {
-            Node::new(format!("sim-{index:04}").into(), *address, &options)
+            let name = format!("sim-{:04}", options.first_node + index);
+            Node::new(name.into(), *address, &options, index)
         });
         let nodes = nodes.collect();
         let salt = options.seed.unwrap_or_else(|| rand::rng().random());
@@ -124,8 +126,11 @@ fn check(options: &Options) -> Result<()> {
     if options.sandboxes > 0 && (options.pools.is_empty() || options.namespaces.is_empty()) {
         return invalid("sandboxes need a pool and a namespace");
     }
-    let last = usize::from(options.first_port) + options.nodes - 1;
-    if options.first_port != 0 && last > usize::from(u16::MAX) {
+    let is_over = |first: u16| {
+        let last = usize::from(first) + options.nodes - 1;
+        first != 0 && last > usize::from(u16::MAX)
+    };
+    if is_over(options.first_port) || is_over(options.first_advertised_port) {
         return invalid("the last port would be over 65535");
     }
     Ok(())
@@ -194,7 +199,9 @@ fn seed(world: &World) {
                 extra: None,
             };
             claim.set_lease(daemon.now, options.lease);
-            daemon.state.insert(world.issue(), claim);
+            daemon
+                .state
+                .insert(world.issue(), claim, JournalEvent::Planted);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{
     Counters, Fault, FaultKind, Request,
     claim::{Claim, Number, OnExpire, Owner, Phase, lease},
     inventory,
+    journal::{JournalEntry, JournalEvent},
     state::Pool,
     world::{Gate, World},
 };
@@ -43,7 +44,7 @@ impl Handle {
         &self.node().name
     }
 
-    /// Where it listens.
+    /// Where others reach it.
     pub fn address(&self) -> &NodeAddress {
         &self.node().address
     }
@@ -51,6 +52,11 @@ impl Handle {
     /// The latest requests, oldest first, as far as the log reaches.
     pub fn log(&self) -> Vec<Request> {
         self.node().log.snapshot()
+    }
+
+    /// What became of its VMs since the entry with this place, oldest first, as far as the journal reaches.
+    pub fn journal(&self, since: u64) -> Vec<JournalEntry> {
+        self.world.daemon(self.index).state.journal.since(since)
     }
 
     /// What it did since it started.
@@ -151,7 +157,7 @@ impl Handle {
             extra: extra.boxed(),
         };
         claim.set_lease(daemon.now, lease(planted.ttl_seconds));
-        daemon.state.insert(number, claim);
+        daemon.state.insert(number, claim, JournalEvent::Planted);
         number.to_string().into()
     }
 
@@ -159,7 +165,7 @@ impl Handle {
     pub fn lose(&self, id: &ClaimId) -> bool {
         let number = id.as_str().parse::<Number>();
         let mut daemon = self.world.daemon(self.index);
-        number.is_ok_and(|number| daemon.state.claims.remove(&number).is_some())
+        number.is_ok_and(|number| daemon.state.remove(number, JournalEvent::Lost))
     }
 
     /// Lets a sandbox's VM die, for `reason`. Shown from generation C on. False if there is no such sandbox.

@@ -9,6 +9,7 @@ use super::{
     body::{ForkBody, RenewBody, check_name},
     claim::{Claim, Number, OnExpire, Owner, Phase, lease},
     daemon::Daemon,
+    journal::JournalEvent,
     reply::{CheckpointRecord, Granted},
     state::{Checkpoint, Template},
 };
@@ -20,10 +21,9 @@ const MAX_TEMPLATES: usize = 4_096;
 
 impl Daemon<'_> {
     pub(super) fn release(&mut self, number: Number) -> Result<(), Refusal> {
-        self.state
-            .claims
-            .remove(&number)
-            .ok_or_else(Refusal::unknown_sandbox)?;
+        if !self.state.remove(number, JournalEvent::Released) {
+            return Err(Refusal::unknown_sandbox());
+        }
         self.state.counters.releases += 1;
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! A node speaks the daemon's API as its wire contract describes it, in one of four generations, with the daemon's classes of
 //! credentials, statuses and bodies; what stands behind it is bookkeeping. It misbehaves on request ([`Fault`]), remembers
-//! what it was asked ([`Request`]), and publishes its `NodeInventory` ([`Publisher`]).
+//! what it was asked ([`Request`]) and what became of its VMs ([`JournalEntry`]), and publishes its `NodeInventory` ([`Publisher`]).
 //!
 //! What is not simulated: there is no guest, so `exec`, `agent` and `ports` end in the daemon's 502 for an unreachable one,
 //! and `preview` in its 501; nodes have no volumes; `idle_hibernate_seconds` and the archive times of a pool are checked but
@@ -23,6 +23,7 @@ mod fleet;
 mod guest;
 mod handle;
 mod inventory;
+mod journal;
 mod lifecycle;
 mod log;
 mod options;
@@ -48,6 +49,7 @@ pub use error::{Error, Result};
 pub use faults::{Fault, FaultKind};
 pub use fleet::Fleet;
 pub use handle::{Handle, Planted};
+pub use journal::{JournalEntry, JournalEvent};
 pub use log::Request;
 pub use options::{Generation, Latency, Options, Tenant};
 pub use publish::{FIELD_MANAGER, Publisher};

@@ -59,6 +59,10 @@ pub struct Latency {
 pub struct Options {
     /// Number of nodes. Named `sim-0000`, `sim-0001`, …
     pub nodes: usize,
+    /// The first node's number, in its name.
+    pub first_node: usize,
+    /// Port under which others reach the first node, the others following, as through a proxy; 0: the one it listens on.
+    pub first_advertised_port: u16,
     /// Where the nodes listen, each on a port of its own.
     pub bind: IpAddr,
     /// Port of the first node, the others following; 0 for any free ones.
@@ -95,6 +99,8 @@ pub struct Options {
     pub latency: Latency,
     /// Requests that each node remembers for its log; 0 for none.
     pub log: usize,
+    /// Beginnings and ends of VMs that each node remembers for its journal; 0 for none.
+    pub journal: usize,
 }
 
 impl Options {
@@ -122,6 +128,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             nodes: 3,
+            first_node: 0,
+            first_advertised_port: 0,
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             first_port: 0,
             admin: None,
@@ -144,6 +152,7 @@ impl Default for Options {
             egress: true,
             latency: Latency::default(),
             log: 256,
+            journal: 0,
         }
     }
 }

@@ -9,7 +9,10 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::claim::{Claim, Millis, Number, OnExpire, Phase};
+use super::{
+    claim::{Claim, Millis, Number, OnExpire, Phase},
+    journal::{Journal, JournalEvent},
+};
 use crate::api::PoolKey;
 
 /// A daemon looks for ended leases this often, so a sandbox may outlive its deadline by as much.
@@ -66,6 +69,7 @@ pub(super) struct State {
     pub(super) checkpoints: BTreeMap<Number, Checkpoint>,
     pub(super) draining: bool,
     pub(super) counters: Counters,
+    pub(super) journal: Journal,
     /// In the order that they fall due, since every refill takes the same time.
     refills: VecDeque<Refill>,
     /// No lease ends before this; saves the search.
@@ -106,7 +110,7 @@ pub(super) struct Checkpoint {
 }
 
 impl State {
-    pub(super) fn new(now: Millis) -> Self {
+    pub(super) fn new(now: Millis, journal: usize) -> Self {
         Self {
             claims: BTreeMap::new(),
             pools: BTreeMap::new(),
@@ -114,6 +118,7 @@ impl State {
             checkpoints: BTreeMap::new(),
             draining: false,
             counters: Counters::default(),
+            journal: Journal::new(journal),
             refills: VecDeque::new(),
             earliest_deadline: Millis::FOREVER,
             reaped_at: now,
@@ -149,7 +154,8 @@ impl State {
 
     fn reap(&mut self, tick: Millis) {
         let (mut earliest, counters) = (Millis::FOREVER, &mut self.counters);
-        self.claims.retain(|_, claim| {
+        let journal = &mut self.journal;
+        self.claims.retain(|number, claim| {
             if claim.deadline > tick {
                 earliest = earliest.min(claim.deadline);
                 return true;
@@ -161,14 +167,25 @@ impl State {
                 return true;
             }
             counters.reaps += 1;
+            journal.note(JournalEvent::Reaped, *number, claim);
             false
         });
         self.earliest_deadline = earliest;
     }
 
-    pub(super) fn insert(&mut self, number: Number, claim: Claim) {
+    pub(super) fn insert(&mut self, number: Number, claim: Claim, event: JournalEvent) {
+        self.journal.note(event, number, &claim);
         self.note_deadline(claim.deadline);
         self.claims.insert(number, claim);
+    }
+
+    /// Takes a claim away; whether there was one.
+    pub(super) fn remove(&mut self, number: Number, event: JournalEvent) -> bool {
+        let Some(claim) = self.claims.remove(&number) else {
+            return false;
+        };
+        self.journal.note(event, number, &claim);
+        true
     }
 
     pub(super) fn note_deadline(&mut self, deadline: Millis) {
@@ -240,7 +257,7 @@ mod tests {
     }
 
     fn mk_state(warm: u32) -> State {
-        let mut state = State::new(Millis(0));
+        let mut state = State::new(Millis(0), 0);
         let pool = Pool {
             warm,
             target: warm,
@@ -262,7 +279,7 @@ mod tests {
             on_expire,
             extra: None,
         };
-        state.insert(Number(number), claim);
+        state.insert(Number(number), claim, JournalEvent::Planted);
     }
 
     #[test]

@@ -72,15 +72,20 @@ struct Gossip {
 }
 
 impl Node {
-    pub(super) fn new(name: NodeName, socket: SocketAddr, options: &Options) -> Self {
+    pub(super) fn new(name: NodeName, socket: SocketAddr, options: &Options, index: usize) -> Self {
+        let mut advertised = socket;
+        if options.first_advertised_port != 0 {
+            let place = u16::try_from(index).expect("checked: the last port fits");
+            advertised.set_port(options.first_advertised_port + place);
+        }
         Self {
             name,
             socket,
-            address: socket
+            address: advertised
                 .to_string()
                 .parse()
-                .expect("a socket address that was bound is a node address"),
-            state: Mutex::new(State::new(machine_time())),
+                .expect("a socket address is a node address"),
+            state: Mutex::new(State::new(machine_time(), options.journal)),
             faults: Faults::default(),
             log: Log::new(options.log),
             gate: watch::Sender::new(Gate::Up),

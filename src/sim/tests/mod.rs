@@ -7,7 +7,9 @@ mod nodes;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{Fault, FaultKind, Fleet, Generation, Handle, Latency, Options, Planted, Tenant};
+use super::{
+    Fault, FaultKind, Fleet, Generation, Handle, JournalEvent, Latency, Options, Planted, Tenant,
+};
 use crate::{
     api::{ClaimId, NodeAddress, PoolKey, SnapshotId, Token},
     meta::UnixTime,

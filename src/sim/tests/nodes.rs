@@ -150,3 +150,40 @@ async fn one_seed_gives_one_fleet() {
     assert_eq!(ids(1).await, ids(1).await);
     assert_ne!(ids(1).await, ids(2).await);
 }
+
+#[tokio::test]
+async fn the_journal_tells_how_each_vm_began_and_ended() {
+    let fleet = start(Options {
+        journal: 3,
+        first_node: 7,
+        first_advertised_port: 4_000,
+        ..mk_options()
+    })
+    .await;
+    let node = &fleet.nodes()[0];
+    assert_eq!(node.name().as_str(), "sim-0007");
+    assert_eq!(node.inventory().address, "127.0.0.1:4000");
+    let [reaped, lost] = ["team/a", "team/b"].map(|it| node.plant(Planted::new(it, python())));
+    assert!(node.lose(&lost) && !node.lose(&lost));
+    fleet.advance(Duration::from_secs(600));
+    let told = node.journal(0).into_iter();
+    let told: Vec<_> = told
+        .map(|entry| (entry.sequence, entry.event, entry.id, entry.claim_ref))
+        .collect();
+    let line = |sequence, event, id: &ClaimId, claim_ref: &str| {
+        (
+            sequence,
+            event,
+            id.as_str().to_owned(),
+            claim_ref.to_owned(),
+        )
+    };
+    // The first is forgotten.
+    let expected = [
+        line(1, JournalEvent::Planted, &lost, "team/b"),
+        line(2, JournalEvent::Lost, &lost, "team/b"),
+        line(3, JournalEvent::Reaped, &reaped, "team/a"),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(node.journal(3).len(), 1);
+}
