@@ -115,13 +115,24 @@ impl Caller {
     /// As [`Self::watch`], with a request as it is.
     pub(crate) async fn stream(&self, request: Request<Body>) -> Events {
         let what = request.uri().to_string();
-        let response = self.0.send(request).await.unwrap();
-        assert_eq!(response.status(), 200, "{what}");
-        Events {
-            headers: response.headers().clone(),
+        let (status, events) = self.try_stream(request).await.unwrap();
+        assert_eq!(status, 200, "{what}");
+        events
+    }
+
+    /// As [`Self::stream`], whatever the answer's status is, if there is an answer.
+    pub(crate) async fn try_stream(
+        &self,
+        request: Request<Body>,
+    ) -> kube::Result<(StatusCode, Events)> {
+        let response = self.0.send(request).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let events = Events {
+            headers,
             body: BodyStream::new(response.into_body()),
             rest: Vec::new(),
-        }
+        };
+        Ok((status, events))
     }
 }
 
@@ -176,12 +187,19 @@ impl Answer {
 impl Events {
     /// The next event; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        self.try_next().await.expect("the stream ends in order")
+    }
+
+    /// The next event; `None` at the end of the stream, an error where it breaks off.
+    pub(crate) async fn try_next(&mut self) -> kube::Result<Option<Value>> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).unwrap());
+                return Ok(Some(serde_json::from_slice(&line).unwrap()));
             }
-            let frame = self.body.next().await?.expect("the stream ends in order");
+            let Some(frame) = self.body.next().await.transpose()? else {
+                return Ok(None);
+            };
             if let Ok(data) = frame.into_data() {
                 self.rest.extend_from_slice(&data);
             }

@@ -8,6 +8,7 @@ mod admission;
 mod api_service;
 mod auth;
 mod caller;
+mod chaos;
 mod chart;
 mod claims;
 mod components;

@@ -52,6 +52,27 @@ impl Nodes {
             .collect()
     }
 
+    /// What became of the node's VMs, from the entry with this place on.
+    pub(crate) async fn journal(self, node: usize, since: u64) -> Vec<Value> {
+        let path = format!("/nodes/{node}/journal/{since}");
+        let entries = self.call("GET", &path, None).await;
+        entries.as_array().cloned().unwrap_or_default()
+    }
+
+    /// Makes a sandbox behind everybody's back.
+    pub(crate) async fn plant(self, node: usize, template: &str, claim_ref: &str, attempt: &str) {
+        let metadata = json!({"sandbox.cocoonstack.io/attempt": attempt});
+        let planted = json!({"template": template, "claimRef": claim_ref, "metadata": metadata});
+        self.call("POST", &format!("/nodes/{node}/claims"), Some(planted))
+            .await;
+    }
+
+    /// Loses a sandbox without a word; one that is gone already is not missed.
+    pub(crate) async fn lose(self, node: usize, id: &str) {
+        let path = format!("/nodes/{node}/claims/{id}");
+        let _ = self.try_call("DELETE", &path, None).await;
+    }
+
     pub(crate) async fn all(self) -> Vec<Value> {
         let nodes = self.call("GET", "/nodes", None).await;
         nodes.as_array().cloned().unwrap_or_default()

@@ -91,13 +91,14 @@ impl Process {
     /// # Panics
     /// When it has not started yet, or has ended.
     pub(crate) fn terminate(&self) {
-        let pid = std::fs::read_to_string(self.log.with_extension("pid")).expect("it has started");
-        let killed = Command::new("kill").args(["-TERM", pid.trim()]).status();
-        assert!(
-            killed.is_ok_and(|status| status.success()),
-            "{} is gone",
-            self.name
-        );
+        let asked = signal("TERM", &self.pid().expect("it has started"));
+        assert!(asked, "{} is gone", self.name);
+    }
+
+    /// The program's own process id, once it has started.
+    pub(crate) fn pid(&self) -> Option<String> {
+        let pid = std::fs::read_to_string(self.log.with_extension("pid")).ok()?;
+        Some(pid.trim().to_owned()).filter(|pid| !pid.is_empty())
     }
 
     /// All that it logged.
@@ -118,6 +119,15 @@ impl Process {
             tail.join("\n")
         )
     }
+}
+
+/// Sends a signal, by its name, to a process; whether there is one.
+pub(crate) fn signal(name: &str, pid: &str) -> bool {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), pid])
+        .stderr(Stdio::null())
+        .status();
+    sent.is_ok_and(|status| status.success())
 }
 
 /// A directory that is removed when this value is dropped or this process ends, whichever comes first.

@@ -350,7 +350,7 @@ fn own_template(node: usize) -> String {
 }
 
 /// Applies what is shipped, and takes away what an earlier stage's nodes published.
-async fn prepare(control_plane: &ControlPlane) {
+pub(crate) async fn prepare(control_plane: &ControlPlane) {
     control_plane
         .apply_crds(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/crds")))
         .await;

@@ -1,0 +1,73 @@
+//! What is promised, one sentence each, and that one of it was not kept.
+
+use std::fmt;
+
+macro_rules! properties {
+    ($($name:ident: $sentence:literal,)*) => {
+        /// What is promised.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Property {
+            $(#[doc = $sentence] $name,)*
+        }
+
+        impl Property {
+            fn sentence(self) -> &'static str {
+                match self {
+                    $(Self::$name => $sentence,)*
+                }
+            }
+        }
+    };
+}
+
+properties! {
+    OneOwner: "A VM belongs to one object at most: no list shows it twice, and no two answers give it away.",
+    UniqueNames: "A name is one object's: no list shows it twice, and no create gets it while another has it.",
+    Acknowledged: "What a create was answered with exists under its name, with its VM, until a client deletes it or its node loses it.",
+    NeverMissing: "As long as the server lives, what was acknowledged is in every list until a client deletes it or its node loses it.",
+    OnlyTheDeleted: "A release hits only the VM of an object that a client deleted, by its name while it had it or by its uid, or one whose create was not answered with it.",
+    NoGuess: "A VM that somebody else made is never destroyed, unless a client deletes its object.",
+    Deleted: "A delete that was answered with success is done: its VM is gone at that moment, and its object is never seen again.",
+    Owed: "A delete that was answered at all is carried out, also after the server was killed.",
+    Settled: "What a node granted to a create that was refused or failed is released.",
+    NothingSpent: "A create that is refused because its name is taken takes no VM.",
+    NoLeak: "What the nodes hold and what is listed is the same.",
+    Paused: "A pause that was acknowledged shows in every read until somebody resumes the sandbox.",
+    Written: "A label that was acknowledged shows in the end, as long as the server lives.",
+    Versions: "Versions of lists only grow, over restarts as well.",
+    WatchHistory: "A watch tells changes that follow from each other, and together they lead to what is listed.",
+    Alive: "The server ends only when it is killed, no task of it panics, and it becomes ready again.",
+}
+
+/// A promise that was not kept.
+#[derive(Clone, Debug)]
+pub(super) struct Violation {
+    pub(super) property: Property,
+    pub(super) what: String,
+}
+
+pub(super) type Verdict<T = ()> = Result<T, Violation>;
+
+impl Property {
+    pub(super) fn broken<T>(self, what: impl Into<String>) -> Verdict<T> {
+        Err(Violation {
+            property: self,
+            what: what.into(),
+        })
+    }
+
+    /// Breaks unless it `holds`.
+    pub(super) fn demand(self, holds: bool, what: impl FnOnce() -> String) -> Verdict {
+        match holds {
+            true => Ok(()),
+            false => self.broken(what()),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { property, what } = self;
+        write!(f, "{property:?}: {}\n{what}", property.sentence())
+    }
+}
