@@ -42,8 +42,10 @@ pub const SNAPSHOT: &str = "sandbox.cocoonstack.io/snapshot";
 /// Key in a daemon's claim metadata: the claim reference, for claims that the daemon takes without one.
 pub const CLAIM_REF: &str = "sandbox.cocoonstack.io/claim-ref";
 
-/// Key in a daemon's claim metadata: which attempt made the claim, so that claims of one reference can be told apart.
+/// Key in a daemon's claim metadata: a word of its own for each create, which tells its claims from others of the name.
 pub const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
+/// Key in a daemon's claim metadata: which node that the create asked this one was, from 1.
+pub const ATTEMPT_NODE: &str = "sandbox.cocoonstack.io/attempt-node";
 /// Key in a daemon's claim metadata: the SandboxWarmPool that the node's claim gateway took it from. No other claim has it.
 pub const WARM_POOL: &str = "sandbox.cocoonstack.io/warm-pool";
 

@@ -403,6 +403,7 @@ mod tests {
                 phase,
                 gone: false,
                 node_lost: false,
+                attempt: None,
                 name_taken: false,
                 user: owner.map(user).map(Arc::new),
             });

@@ -312,9 +312,11 @@ pub(super) fn place_of(sandbox: &Sandbox) -> Key {
     Key::new(sandbox.namespace.clone(), sandbox.name.clone())
 }
 
-/// Whether `one` has the better right to a name that both ask for.
+/// Whether `one` has the better right to a name that both ask for: of two claims of one create, the one that was answered.
 fn precedes(one: &Sandbox, other: &Sandbox) -> bool {
-    right(one) < right(other)
+    let attempts = one.attempt.zip(other.attempt);
+    let outdoes = attempts.and_then(|(one, other)| one.outdoes(other));
+    outdoes.unwrap_or_else(|| right(one) < right(other))
 }
 
 fn right(sandbox: &Sandbox) -> (UnixTime, &ClaimId, &NodeName) {

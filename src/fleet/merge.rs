@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Health, Now, Phase, ReadGuard, Report, Row, Sandbox,
+    Attempt, Health, Now, Phase, ReadGuard, Report, Row, Sandbox,
     index::{Fleet, State},
     naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
     node::{End, Hold, Node},
@@ -310,6 +310,7 @@ fn first_seen(node: &mut Node, row: &Row, created: UnixTime, now: UnixTime) -> S
         namespace: namespace_of_claim_ref(&row.claim_ref).into(),
         name: CompactString::default(),
         uid: uid_of(&node.name, &row.claim),
+        attempt: Attempt::of(&row.metadata),
         claim: row.claim.clone(),
         node: node.name.clone(),
         address: row.address.clone(),

@@ -13,6 +13,7 @@
 //! Invariant: no clock, no I/O, no waiting. Time comes as [`Now`]; the questions that need a node are returned to the
 //! caller as a [`Doubt`] or as an [`Attention`]. One lock guards the bookkeeping; readers do not take it, they read the [`Store`](crate::store::Store).
 
+mod attempt;
 mod claims;
 mod conditions;
 mod health;
@@ -33,6 +34,7 @@ mod sandbox;
 mod tests;
 mod writes;
 
+pub use attempt::Attempt;
 pub use conditions::Condition;
 pub use health::{Attention, HealthLimits, REAP_GRACE};
 pub use index::{Counts, Fleet};

@@ -5,6 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use compact_str::CompactString;
 use uuid::Uuid;
 
+use super::Attempt;
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, ShutdownPolicy, UserPart},
     meta::UnixTime,
@@ -81,6 +82,8 @@ pub struct Sandbox {
     pub from_checkpoint: Option<Box<str>>,
     /// UUIDv5 of node and claim id.
     pub uid: Uuid,
+    /// Which of its create's claims it is; `None` when nobody says.
+    pub attempt: Option<Attempt>,
     /// When it was claimed.
     pub created: UnixTime,
     /// When phase or reachability changed last.

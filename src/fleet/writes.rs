@@ -274,6 +274,8 @@ impl State {
             namespace: key.namespace,
             name: key.name,
             uid: uid_of(&granted.node, &granted.claim),
+            // As long as this server lives the name is kept for it otherwise.
+            attempt: None,
             daemon: node.daemon(),
             claim: granted.claim,
             node: granted.node,

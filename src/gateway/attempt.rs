@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    api::{UserPart, labels},
+    api::{
+        UserPart,
+        labels::{self, ATTEMPT, ATTEMPT_NODE},
+    },
     sandboxd::{self, Node, SandboxRow},
 };
 
 /// What a daemon keeps of a claim's metadata: pairs, and bytes of all of them as JSON.
 const MAX_METADATA: usize = 16;
 const MAX_METADATA_BYTES: usize = 4_096;
-
-/// Key in a claim's metadata that tells our claims of one name apart.
-pub(super) const ATTEMPT: &str = labels::ATTEMPT;
 
 /// How a claim says whose it is. A claim of a checkpoint has no reference of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,12 @@ impl Reference<'_> {
 
 /// What goes with the claim for daemons that keep metadata: the labels, as many as fit, and which attempt it is.
 pub(super) fn metadata(user: &UserPart, reference: Reference<'_>) -> BTreeMap<String, String> {
-    let mut metadata = BTreeMap::from([(
-        ATTEMPT.to_owned(),
-        uuid::Uuid::new_v4().simple().to_string(),
-    )]);
-    let mut bytes = 128;
+    let attempt = uuid::Uuid::new_v4().simple().to_string();
+    let mut metadata = BTreeMap::from([
+        (ATTEMPT.to_owned(), attempt),
+        (ATTEMPT_NODE.to_owned(), "1".to_owned()),
+    ]);
+    let mut bytes = 192;
     if let Reference::InMetadata(claim_ref) = reference {
         bytes += 128 + claim_ref.len();
         metadata.insert(labels::CLAIM_REF.to_owned(), claim_ref.to_owned());

@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Error, Gateway, Result,
-    attempt::{ATTEMPT, Reference, made_by, metadata},
+    attempt::{Reference, made_by, metadata},
     lease,
     route::{breaks_off, is_silence},
 };
@@ -277,7 +277,7 @@ impl Claim {
     async fn attempt(&mut self, placement: Placement) -> Result<Option<Grant>> {
         let fleet = self.gateway.inner.fleet.clone();
         let node = placement.node.clone();
-        self.tried.push(node.clone());
+        self.next_is(node.clone());
         let (addresses, require_promoted) = match self.ask(&placement, self.request.clone()).await?
         {
             None => return Ok(None),
@@ -304,7 +304,7 @@ impl Claim {
             else {
                 continue;
             };
-            self.tried.push(peer.clone());
+            self.next_is(peer.clone());
             let request = ClaimRequest {
                 no_redirect: true,
                 require_promoted,
@@ -319,6 +319,15 @@ impl Claim {
             }
         }
         Ok(None)
+    }
+
+    /// Notes which node is asked now. It keeps the how-many-th it is: if an earlier one granted the claim too, without being heard,
+    /// a server that was killed can tell whose grant was answered.
+    fn next_is(&mut self, node: NodeName) {
+        self.tried.push(node);
+        let number = self.tried.len().to_string();
+        let metadata = &mut self.request.metadata;
+        metadata.insert(labels::ATTEMPT_NODE.to_owned(), number);
     }
 
     /// Asks one node once. `None`: it refused, or did not say; an error ends the claim.
@@ -507,7 +516,7 @@ impl Claim {
     pub(super) fn attempt_id(&self) -> &str {
         self.request
             .metadata
-            .get(ATTEMPT)
+            .get(labels::ATTEMPT)
             .map_or("", String::as_str)
     }
 

@@ -180,3 +180,34 @@ fn our_claim_may_be_listed_before_its_answer() {
     assert!(record.value.user.is_some());
     bench.lists("default/a=sb_1@n1");
 }
+
+#[test]
+fn of_two_claims_of_one_create_the_one_that_was_answered_has_the_name() {
+    let row = |claim: &str, node: &str, claimed_at| {
+        let create = "0f8fad5bd9cb469fa16570867728950e".to_owned();
+        let metadata = [
+            ("sandbox.cocoonstack.io/attempt".to_owned(), create),
+            (
+                "sandbox.cocoonstack.io/attempt-node".to_owned(),
+                node.to_owned(),
+            ),
+        ];
+        Row {
+            claimed_at: Some(UnixTime::from_secs(START + claimed_at)),
+            metadata: metadata.into(),
+            ..mk_row(claim, "a")
+        }
+    };
+    // The first node's answer was lost, so that another one was asked; then the server was killed.
+    let (lost, answered) = (row("sb_1", "1", -3), row("sb_2", "2", -1));
+    for lost_first in [true, false] {
+        let bench = Bench::new();
+        match lost_first {
+            true => bench.publish("n1", std::slice::from_ref(&lost)),
+            false => bench.publish("n2", std::slice::from_ref(&answered)),
+        };
+        bench.publish("n1", std::slice::from_ref(&lost));
+        bench.publish("n2", std::slice::from_ref(&answered));
+        bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1");
+    }
+}
