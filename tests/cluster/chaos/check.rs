@@ -95,6 +95,9 @@ fn check_answers(record: &Record) -> Verdict {
         .chain(copies);
     let mut owners: HashMap<String, Object> = HashMap::new();
     for object in given {
+        let is_foreign = record.vm(&object.claim).is_some_and(|vm| vm.is_foreign);
+        let what = || format!("given, and somebody else's: {object:?}");
+        Property::OneOwner.demand(!is_foreign, what)?;
         if let Some(other) = owners.insert(object.claim.clone(), object.clone()) {
             return Property::OneOwner.broken(format!("given: {other:?}\nand {object:?}"));
         }
@@ -181,7 +184,11 @@ fn check_deletes(record: &Record) -> Verdict {
             let what = || format!("{call:?}\nbut its VM: {vm:#?}");
             Property::Deleted.demand(is_over, what)?;
         }
-        let later = record.calls.iter().filter(|it| it.began > call.ended);
+        // A server that was killed knows of a silent node what that published before.
+        let later = record
+            .calls
+            .iter()
+            .filter(|it| it.began > call.ended && !record.was_killed(call.began, it.ended));
         for read in later.filter(|it| it.verb == Verb::List) {
             let items = read.items().unwrap_or_default().into_iter();
             let mut shown = items.chain(read.object());

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
+
 use super::{
     check::{Seen, gives},
     property::{Property, Verdict},
     record::{Call, Object, Outcome, Record, Verb, Vm},
 };
+
+/// How long it may take until the server sees that a client has left: it may be frozen.
+const NOTICED_WITHIN: SignedDuration = SignedDuration::from_secs(2);
 
 pub(super) fn check(record: &Record, outcome: &Outcome) -> Verdict {
     check_owed(record)?;
@@ -44,14 +49,17 @@ fn check_settled(record: &Record) -> Verdict {
     let own = left.filter(|vm| !vm.is_foreign && !vm.is_copy());
     for vm in own {
         let is_given = record.calls.iter().any(|call| gives(call, &vm.id));
-        let killed = record.kills.iter().any(|kill| *kill >= vm.began);
-        // Whoever left before the answer may have been given it.
-        let unanswered = record
-            .calls
-            .iter()
-            .any(|call| asks_for(call, vm) && call.answer.is_none());
+        let mut calls = record.calls.iter().filter(|call| asks_for(call, vm));
+        let excused = calls.any(|call| {
+            // What was to be settled is forgotten with the server.
+            let killed = record.kills.iter().any(|kill| *kill >= call.began);
+            // Whoever left may have been given it at that moment.
+            let left = call.answer.is_none()
+                && (call.began..=call.ended + NOTICED_WITHIN).contains(&vm.began);
+            killed || left
+        });
         let what = || format!("nobody has {vm:#?}");
-        Property::Settled.demand(is_given || killed || unanswered, what)?;
+        Property::Settled.demand(is_given || excused, what)?;
     }
     Ok(())
 }
@@ -89,7 +97,9 @@ fn check_acknowledged(record: &Record, outcome: &Outcome) -> Verdict {
         }
         let listed = outcome.listed.iter().find(|it| it.uid == object.uid);
         // Somebody who claimed the name earlier, and was not heard of yet, keeps it.
-        let is_contested = record.is_contested(&object.name) || record.is_usurped(create, &object);
+        let is_contested = record.is_contested(&object.name)
+            || record.is_usurped(create, &object)
+            || record.has_double(vm);
         let is_there = listed
             .is_some_and(|it| it.claim == object.claim && (it.name == object.name || is_contested));
         let what = || format!("{object:?}\nis {listed:?}");
@@ -126,6 +136,18 @@ fn after(call: &Call, other: &Call) -> bool {
 }
 
 impl Record {
+    /// Whether another node made a VM for the same create, and the server was killed before it can have settled that.
+    ///
+    /// TODO(#5): a restarted server that learns of them from publications, since the nodes do not answer, does not see that both
+    /// are of one create and gives the name to the one made first; the other, which its client has, is listed under its id.
+    fn has_double(&self, vm: &Vm) -> bool {
+        let mut others = self.vms.iter();
+        others.any(|other| {
+            let killed = self.kills.iter().any(|kill| *kill >= other.began);
+            other.id != vm.id && other.attempt == vm.attempt && killed && !other.is_copy()
+        })
+    }
+
     /// Whether another VM of the name may have been there before, unknown to a server that was killed.
     fn is_usurped(&self, create: &Call, object: &Object) -> bool {
         let mut others = self.vms.iter();

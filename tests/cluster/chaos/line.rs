@@ -29,6 +29,17 @@ pub(super) enum Line {
     Late {
         millis: u64,
     },
+    /// The next request whose path contains this comes so much later, also when its client has hung up meanwhile; all others
+    /// come at once.
+    Stuck {
+        path: &'static str,
+        millis: u64,
+    },
+    /// The answer to the next request whose line contains this comes so much later.
+    Slow {
+        path: &'static str,
+        millis: u64,
+    },
     /// The answer to a request whose path contains this is lost with its connection, after the node got the request. `once`: and
     /// then the line is open.
     Lossy {
@@ -135,6 +146,7 @@ impl Pump {
                 *self.asked.lock().unwrap() = line.to_owned();
             }
             self.wait().await;
+            self.stick(false).await;
             to.write_all(&piece[..n]).await?;
         }
     }
@@ -146,6 +158,7 @@ impl Pump {
             if n == 0 || self.is_lost() {
                 return Ok(());
             }
+            self.stick(true).await;
             self.wait().await;
             to.write_all(&piece[..n]).await?;
         }
@@ -158,6 +171,24 @@ impl Pump {
             tokio::time::sleep(Duration::from_millis(millis)).await;
         }
         let _ = line_rx.wait_for(|line| *line != Line::Held).await;
+    }
+
+    /// Holds up the latest request, or its answer, if it is the one.
+    async fn stick(&self, is_answer: bool) {
+        let mut stuck = 0;
+        let asked = self.asked.lock().unwrap().clone();
+        self.line_tx.send_if_modified(|line| match *line {
+            Line::Stuck { path, millis } if !is_answer && asked.contains(path) => {
+                (stuck, *line) = (millis, Line::Open);
+                true
+            }
+            Line::Slow { path, millis } if is_answer && asked.contains(path) => {
+                (stuck, *line) = (millis, Line::Open);
+                true
+            }
+            _ => false,
+        });
+        tokio::time::sleep(Duration::from_millis(stuck)).await;
     }
 
     /// Whether the answer to the latest request is lost.

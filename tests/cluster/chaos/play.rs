@@ -13,9 +13,10 @@ use tokio::task::JoinSet;
 
 use super::{
     check, check_end,
+    line::Line,
     property::{Property, Verdict},
     record::{Outcome, Record, Verb, version},
-    schedule::{COLOURS, Meant, Misbehaviour, N_NODES, NAMES, Rushed, Schedule, Step},
+    schedule::{COLOURS, Meant, Misbehaviour, N_NODES, NAMES, Rushed, Schedule, Step, USURPED},
     site::{Site, inventory},
     users::User,
     watcher::{self, Shared},
@@ -31,6 +32,8 @@ use crate::{
 const CONVERGES_WITHIN: Duration = Duration::from_secs(40);
 /// How long it has to stay so.
 const STAYS: Duration = Duration::from_millis(300);
+/// How long a call that others follow in order may take.
+const IN_ORDER: Duration = Duration::from_secs(2);
 /// Users, each with connections of its own.
 const N_USERS: usize = 4;
 
@@ -116,6 +119,7 @@ impl<'a> Play<'a> {
                 for (call, name) in calls {
                     match call {
                         Rushed::Create => self.call(Verb::Create, NAMES[*name], None),
+                        Rushed::Generate => self.call(Verb::Generate, "made-", None),
                         Rushed::Delete(meant) => self.delete(NAMES[*name], *meant),
                         Rushed::Pause => self.call(Verb::Pause, NAMES[*name], None),
                         Rushed::List => self.call(Verb::List, "", None),
@@ -125,10 +129,22 @@ impl<'a> Play<'a> {
             Step::Generate => self.call(Verb::Generate, "made-", None),
             Step::Delete { name, meant } => self.delete(NAMES[*name], *meant),
             Step::DeleteAndKill { name } => {
-                let patience = Some(Duration::from_secs(3));
-                let user = &self.users[0];
-                user.call(Verb::Delete(None), NAMES[*name], patience).await;
+                self.in_order(Verb::Create, NAMES[*name]).await;
+                for node in &self.site.nodes {
+                    node.line.set(Line::Cut);
+                }
+                self.in_order(Verb::Delete(None), NAMES[*name]).await;
                 self.kill();
+            }
+            Step::DeleteInVain { name, how } => {
+                self.in_order(Verb::Create, NAMES[*name]).await;
+                for node in &self.site.nodes {
+                    let path = "/v1/sandboxes/*/release";
+                    let refused = node.daemon.fail_once(0, how.fault(), path);
+                    // A node that stands still just now is left out.
+                    let _ = tokio::time::timeout(IN_ORDER, refused).await;
+                }
+                self.in_order(Verb::Delete(None), NAMES[*name]).await;
             }
             Step::Pause { name } => self.call(Verb::Pause, NAMES[*name], None),
             Step::Resume { name } => self.call(Verb::Resume, NAMES[*name], None),
@@ -138,6 +154,7 @@ impl<'a> Play<'a> {
             }
             Step::List => self.call(Verb::List, "", None),
             Step::Watch => self.watch(),
+            Step::Usurp => self.usurp(),
             Step::FreezeServer { millis } => {
                 let pid = self.site.serve_pid();
                 self.freeze(pid, *millis);
@@ -164,8 +181,17 @@ impl<'a> Play<'a> {
             _ => return,
         };
         let daemon = self.site.nodes[node].daemon;
+        if let Step::Lose { slow, .. } = *step {
+            let path = "/v1/sandboxes HTTP";
+            let line = match slow {
+                Some(millis) => Line::Slow { path, millis },
+                None => Line::Lossy { path, once: true },
+            };
+            self.site.nodes[node].line.set(line);
+        }
         let (step, namespace) = (step.clone(), self.users[0].namespace.clone());
-        let (publisher, next) = (self.publisher.clone(), self.inventory_name(node + 1));
+        let publisher = self.publisher.clone();
+        let [own, next] = [node, node + 1].map(|node| self.inventory_name(node));
         self.faults.spawn(async move {
             match step {
                 Step::Elsewhere { name, .. } => {
@@ -177,11 +203,18 @@ impl<'a> Play<'a> {
                 Step::Lose { pick, .. } => {
                     let held = daemon.held_by(0, &namespace).await;
                     if let Some(lost) = held.get(pick as usize % held.len().max(1)) {
+                        // So that it was published, and is missed.
+                        publish(&publisher, &inventory(daemon).await).await;
                         daemon.lose(0, &lost.id).await;
+                        publish(&publisher, &inventory(daemon).await).await;
                     }
                 }
                 Step::PublishLate { millis, .. } => {
-                    let published = inventory(daemon).await;
+                    let before = publisher.get(&own).await.body;
+                    let mut published = inventory(daemon).await;
+                    // A node has one publisher: what is late is not later than what came after it.
+                    let version = &before["metadata"]["resourceVersion"];
+                    published["metadata"]["resourceVersion"] = version.clone();
                     tokio::time::sleep(Duration::from_millis(millis)).await;
                     publish(&publisher, &published).await;
                 }
@@ -199,6 +232,28 @@ impl<'a> Play<'a> {
                 Step::NodeUp { .. } => daemon.start(0).await,
                 _ => {}
             }
+        });
+    }
+
+    /// Makes a call that the next step waits for, though not for ever.
+    async fn in_order(&self, verb: Verb, name: &str) {
+        self.users[0].call(verb, name, Some(IN_ORDER)).await;
+    }
+
+    fn usurp(&mut self) {
+        let daemons: Vec<_> = self.site.nodes.iter().map(|node| node.daemon).collect();
+        for node in &self.site.nodes {
+            let path = "/v1/claim";
+            node.line.set(Line::Lossy { path, once: true });
+        }
+        let user = self.user();
+        self.faults.spawn(async move {
+            let claim_ref = format!("{}/{USURPED}", user.namespace);
+            let claims = daemons
+                .iter()
+                .map(|daemon| daemon.plant(0, TEMPLATE, &claim_ref, "elsewhere"));
+            futures::future::join_all(claims).await;
+            user.call(Verb::Create, USURPED, None).await;
         });
     }
 
@@ -249,6 +304,10 @@ impl<'a> Play<'a> {
         // Once before and once after: what happened in between may have been done by either.
         let kills = |play: &Self| play.record.lock().unwrap().kills.push(Timestamp::now());
         kills(self);
+        // At once: the process' own shell takes a while.
+        if let Some(pid) = self.site.serve_pid() {
+            signal("KILL", &pid);
+        }
         self.site.kill_serve();
         kills(self);
         self.site.begin_serve();
@@ -354,5 +413,9 @@ async fn publish(publisher: &Caller, inventory: &Value) {
     );
     let body = Body::from(inventory.to_string().into_bytes());
     let request = Request::patch(path).header("content-type", "application/apply-patch+yaml");
-    publisher.send(request.body(body).unwrap()).await.ok();
+    let answer = publisher.send(request.body(body).unwrap()).await;
+    // Another one was quicker.
+    if answer.status != 409 {
+        answer.ok();
+    }
 }

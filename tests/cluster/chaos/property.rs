@@ -27,7 +27,7 @@ properties! {
     NeverMissing: "As long as the server lives, what was acknowledged is in every list until a client deletes it or its node loses it.",
     OnlyTheDeleted: "A release hits only the VM of an object that a client deleted, by its name while it had it or by its uid, or one whose create was not answered with it.",
     NoGuess: "A VM that somebody else made is never destroyed, unless a client deletes its object.",
-    Deleted: "A delete that was answered with success is done: its VM is gone at that moment, and its object is never seen again.",
+    Deleted: "A delete that was answered with success is done: its VM is gone at that moment, and its object is not seen again as long as the server lives, and not in the end.",
     Owed: "A delete that was answered at all is carried out, also after the server was killed.",
     Settled: "What a node granted to a create that was refused or failed is released.",
     NothingSpent: "A create that is refused because its name is taken takes no VM.",

@@ -9,6 +9,8 @@ use super::line::Line;
 pub(super) const N_NODES: usize = 3;
 /// Few, so that they are fought over.
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// What somebody else claims as well. Nobody deletes it.
+pub(super) const USURPED: &str = "theirs";
 pub(super) const COLOURS: [&str; 3] = ["red", "green", "blue"];
 /// Longest pause before a step, in milliseconds. Mostly there is a short one or none.
 const LONGEST_PAUSE: u64 = 120;
@@ -32,9 +34,14 @@ pub(super) enum Step {
         name: usize,
         meant: Meant,
     },
-    /// A delete of whatever has the name, and the end of the server as soon as it is answered.
+    /// A create, a delete while no node can be reached, and the end of the server as soon as that is answered.
     DeleteAndKill {
         name: usize,
+    },
+    /// A create, and a delete to whose release every node gives this answer.
+    DeleteInVain {
+        name: usize,
+        how: Misbehaviour,
     },
     Pause {
         name: usize,
@@ -57,12 +64,17 @@ pub(super) enum Step {
         node: usize,
         name: Option<usize>,
     },
-    /// The node loses one of its VMs.
+    /// Somebody else claims a VM of every node under a name that a user asks for at the same moment, and the answers to claims
+    /// are lost.
+    Usurp,
+    /// The node loses one of its VMs and publishes that, so that it is asked what it still has. `slow`: how many milliseconds later
+    /// its answer comes; `None`: it is lost.
     Lose {
         node: usize,
         pick: u32,
+        slow: Option<u64>,
     },
-    /// What the node publishes now comes once more, so many milliseconds later.
+    /// What the node says now is published so many milliseconds later, unless another publication comes before.
     PublishLate {
         node: usize,
         millis: u64,
@@ -101,6 +113,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rushed {
     Create,
+    Generate,
     Delete(Meant),
     Pause,
     List,
@@ -197,23 +210,33 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
         },
         51..55 => Step::List,
         55 => Step::Watch,
+        56 if rng.random_bool(0.5) => Step::Usurp,
         56..58 => Step::Elsewhere {
             node,
             name: rng.random_bool(0.3).then_some(name),
         },
-        58 => Step::Lose {
+        58..62 => Step::Lose {
             node,
             pick: rng.random(),
+            slow: rng.random_bool(0.6).then(|| rng.random_range(200..1_500)),
         },
-        59..64 => Step::PublishLate {
+        62..65 => Step::PublishLate {
             node,
             millis: rng.random_range(50..600),
         },
-        64..81 => Step::Line {
+        65..81 => Step::Line {
             node,
             line: line(rng),
         },
-        81..88 => misbehave(rng, node),
+        81..84 => misbehave(rng, node),
+        84..88 => {
+            use Misbehaviour::{Failed, NotFound, Unauthorized, WrongJson};
+            let how = [Unauthorized, NotFound, Failed, WrongJson];
+            Step::DeleteInVain {
+                name,
+                how: *how.choose(rng).unwrap(),
+            }
+        }
         88..90 => Step::NodeDown { node },
         90..92 => Step::NodeUp { node },
         92..94 => Step::FreezeNode {
@@ -223,8 +246,8 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
         94 => Step::FreezeServer {
             millis: rng.random_range(50..800),
         },
-        95 if kills => Step::DeleteAndKill { name },
-        96..99 if kills => Step::KillServer,
+        95 | 96 if kills => Step::DeleteAndKill { name },
+        97..99 if kills => Step::KillServer,
         _ => Step::List,
     }
 }
@@ -236,15 +259,16 @@ fn meant(rng: &mut SmallRng) -> Meant {
 
 fn rush(rng: &mut SmallRng) -> Rushed {
     match rng.random_range(0..10) {
-        0..4 => Rushed::Create,
-        4..7 => Rushed::Delete(meant(rng)),
+        0..3 => Rushed::Create,
+        3..5 => Rushed::Generate,
+        5..7 => Rushed::Delete(meant(rng)),
         7 => Rushed::Pause,
         _ => Rushed::List,
     }
 }
 
 fn line(rng: &mut SmallRng) -> Line {
-    match rng.random_range(0..10) {
+    match rng.random_range(0..12) {
         0..3 => Line::Open,
         3 => Line::Cut,
         4 => Line::Held,
@@ -258,6 +282,11 @@ fn line(rng: &mut SmallRng) -> Line {
         8 => Line::Lossy {
             path: "/v1/",
             once: false,
+        },
+        9 | 10 => Line::Stuck {
+            path: "/v1/claim",
+            // Longer than the server waits, so that the node grants what nobody waits for.
+            millis: rng.random_range(2_050..4_500),
         },
         _ => Line::Lossy {
             path: "/release",
