@@ -210,8 +210,8 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
         },
         51..55 => Step::List,
         55 => Step::Watch,
-        56 if rng.random_bool(0.5) => Step::Usurp,
-        56..58 => Step::Elsewhere {
+        56 => Step::Usurp,
+        57 | 80 => Step::Elsewhere {
             node,
             name: rng.random_bool(0.3).then_some(name),
         },
@@ -224,7 +224,7 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
             node,
             millis: rng.random_range(50..600),
         },
-        65..81 => Step::Line {
+        65..80 => Step::Line {
             node,
             line: line(rng),
         },
