@@ -18,7 +18,7 @@ use super::{
     wire::Message,
 };
 use crate::{
-    api::{ClaimId, NodeAddress, UserPart},
+    api::{ClaimId, NodeAddress, NodeName, UserPart},
     sandboxd::dial,
 };
 
@@ -35,6 +35,8 @@ const WINDOW: u32 = 1 << 20;
 /// Where a node's agent is, and how to know it.
 #[derive(Clone, Debug)]
 pub struct Agent {
+    /// Its node: an agent of another one tells nothing.
+    pub node: NodeName,
     /// Where it listens.
     pub address: NodeAddress,
     /// Its certificate.
@@ -117,9 +119,11 @@ impl Connection {
     /// Asks for the feed.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the agent does not know the token, does not allow it, or has too many listeners.
+    /// [`Error::Refused`] when the agent does not know the token, does not allow it, is another node's, or has too many listeners.
     pub async fn listen(&self) -> Result<Listening> {
-        let response = self.objects.call(Method::GET, "/v1/feed", Bytes::new());
+        // A node's name needs no escapes.
+        let path = format!("/v1/feed?node={}", self.objects.agent.node);
+        let response = self.objects.call(Method::GET, &path, Bytes::new());
         let response = within(ANSWER_WITHIN, response).await?;
         Ok(Listening {
             body: response.into_body(),

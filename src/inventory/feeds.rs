@@ -146,6 +146,7 @@ mod tests {
 
     fn mk_agent() -> Agent {
         Agent {
+            node: "n1".into(),
             address: "https://127.0.0.1:1".parse().unwrap(),
             pin: "0".repeat(64).parse().unwrap(),
             credential: Credential::Fixed(Token::from("t".to_owned())),

@@ -132,6 +132,7 @@ impl Follower {
                 };
                 let address = self.judge(node, published.address)?;
                 Some(Agent {
+                    node: node.clone(),
                     address,
                     pin,
                     credential,

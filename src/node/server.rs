@@ -139,7 +139,7 @@ impl Server {
                 text(status, answer.text)
             }
             Route::Metrics => of_type(self.metrics.encode(), METRICS_CONTENT_TYPE),
-            Route::Feed => self.feed(),
+            Route::Feed => self.feed(request.uri().query()),
             Route::Object(claim) => {
                 let done = timeout(OBJECT_WITHIN, self.object(&claim, request)).await;
                 done.unwrap_or_else(|_| text(StatusCode::SERVICE_UNAVAILABLE, "not stored in time"))
@@ -148,7 +148,14 @@ impl Server {
         }
     }
 
-    fn feed(&self) -> Response<Body> {
+    /// The feed. Who says by `node` which node's it wants is told when this is another one's: two inventories may name one agent.
+    fn feed(&self, query: Option<&str>) -> Response<Body> {
+        let mut parameters = query.unwrap_or_default().split('&');
+        let wanted = parameters.find_map(|parameter| parameter.strip_prefix("node="));
+        if wanted.is_some_and(|wanted| wanted != self.node.as_str()) {
+            let own = format!("this is the agent of node {}", self.node);
+            return text(StatusCode::MISDIRECTED_REQUEST, own);
+        }
         let Some(listener) = self.board.listen() else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many listeners");
         };

@@ -3,6 +3,10 @@
 //! Tests share one control plane, see [`control_plane::shared`], and work in namespaces of their own. Those that install the whole
 //! product, or count what etcd does, have one for themselves, see [`installation`].
 
+#[macro_use]
+#[path = "../it/promises.rs"]
+mod promises;
+
 mod access;
 mod admission;
 mod api_service;

@@ -93,6 +93,7 @@ impl Running {
 
     fn agent(&self, token: &str) -> feed::Agent {
         feed::Agent {
+            node: self.identity.node.clone(),
             address: address(self.port),
             pin: self.identity.endpoint().certificate_sha256.parse().unwrap(),
             credential: Credential::Fixed(Token::from(token.to_owned())),
@@ -522,6 +523,14 @@ async fn only_the_certificate_of_the_inventory_and_a_known_token_will_do() {
         mixed.connect().await,
         Err(Error::WrongCertificate)
     ));
+    let misled = feed::Agent {
+        node: "another".into(),
+        ..agent.agent(TOKEN)
+    };
+    let connection = misled.connect().await.unwrap();
+    let told = connection.listen().await.err();
+    let is_told = |error| matches!(error, Error::Refused { status, .. } if status == StatusCode::MISDIRECTED_REQUEST);
+    assert!(told.is_some_and(is_told));
     let connection = agent.agent("guessed").connect().await.unwrap();
     let refused = |error| matches!(error, Error::Refused { status, .. } if status == StatusCode::UNAUTHORIZED);
     assert!(connection.listen().await.err().is_some_and(refused));

@@ -3,6 +3,9 @@
 // Helpers outside of `#[test]` functions are tests too; clippy's own exemption ends at those.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+mod promises;
+
 mod agent;
 mod apply;
 mod audit;

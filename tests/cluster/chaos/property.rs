@@ -1,26 +1,6 @@
-//! What is promised, one sentence each, and that one of it was not kept.
+//! What is promised.
 
-use std::fmt;
-
-macro_rules! properties {
-    ($($name:ident: $sentence:literal,)*) => {
-        /// What is promised.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Property {
-            $(#[doc = $sentence] $name,)*
-        }
-
-        impl Property {
-            fn sentence(self) -> &'static str {
-                match self {
-                    $(Self::$name => $sentence,)*
-                }
-            }
-        }
-    };
-}
-
-properties! {
+promises! {
     OneOwner: "A VM belongs to one object at most: no list shows it twice, and no two answers give it away.",
     UniqueNames: "A name is one object's: no list shows it twice, and no create gets it while another has it.",
     Acknowledged: "What a create was answered with exists under its name, with its VM, until a client deletes it or its node loses it.",
@@ -37,37 +17,4 @@ properties! {
     Versions: "Versions of lists only grow, over restarts as well.",
     WatchHistory: "A watch tells changes that follow from each other, and together they lead to what is listed.",
     Alive: "The server ends only when it is killed, no task of it panics, and it becomes ready again.",
-}
-
-/// A promise that was not kept.
-#[derive(Clone, Debug)]
-pub(super) struct Violation {
-    pub(super) property: Property,
-    pub(super) what: String,
-}
-
-pub(super) type Verdict<T = ()> = Result<T, Violation>;
-
-impl Property {
-    pub(super) fn broken<T>(self, what: impl Into<String>) -> Verdict<T> {
-        Err(Violation {
-            property: self,
-            what: what.into(),
-        })
-    }
-
-    /// Breaks unless it `holds`.
-    pub(super) fn demand(self, holds: bool, what: impl FnOnce() -> String) -> Verdict {
-        match holds {
-            true => Ok(()),
-            false => self.broken(what()),
-        }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { property, what } = self;
-        write!(f, "{property:?}: {}\n{what}", property.sentence())
-    }
 }

@@ -149,6 +149,7 @@ impl Process {
             .parse()
             .unwrap();
         let agent = feed::Agent {
+            node: inventory.node.as_str().into(),
             address: address(port),
             pin: endpoint.certificate_sha256.parse().unwrap(),
             credential: Credential::Fixed(Token::from(token.to_owned())),

@@ -1,26 +1,6 @@
-//! What is promised, one sentence each, and that one of it was not kept.
+//! What is promised.
 
-use std::fmt;
-
-macro_rules! properties {
-    ($($name:ident: $sentence:literal,)*) => {
-        /// What is promised.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Property {
-            $(#[doc = $sentence] $name,)*
-        }
-
-        impl Property {
-            fn sentence(self) -> &'static str {
-                match self {
-                    $(Self::$name => $sentence,)*
-                }
-            }
-        }
-    };
-}
-
-properties! {
+promises! {
     Ordered: "A watcher gets events in the order of their versions.",
     Unique: "A watcher gets no event twice.",
     Atomic: "Each version is one change of one object, which follows from the state before it.",
@@ -41,37 +21,4 @@ properties! {
     ReadYourWrites: "A write's answer is what the history says, and a read after it shows it.",
     Faithful: "What a node said last, or has acknowledged, is what is listed; what ended does not come back by old news.",
     Quiet: "What changes nothing makes no version.",
-}
-
-/// A promise that was not kept.
-#[derive(Clone, Debug)]
-pub(super) struct Violation {
-    pub(super) property: Property,
-    pub(super) what: String,
-}
-
-pub(super) type Verdict<T = ()> = Result<T, Violation>;
-
-impl Property {
-    pub(super) fn broken<T>(self, what: impl Into<String>) -> Verdict<T> {
-        Err(Violation {
-            property: self,
-            what: what.into(),
-        })
-    }
-
-    /// Breaks unless it `holds`.
-    pub(super) fn demand(self, holds: bool, what: impl FnOnce() -> String) -> Verdict {
-        match holds {
-            true => Ok(()),
-            false => self.broken(what()),
-        }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { property, what } = self;
-        write!(f, "{property:?}: {}\n{what}", property.sentence())
-    }
 }
