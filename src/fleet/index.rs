@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::{
     HealthLimits, Now, Phase, Sandbox,
+    contest::{outdoes, precedes},
     health::REAP_GRACE,
     naming::{distinct_id_name, id_name},
     node::{End, Node},
@@ -222,15 +223,19 @@ impl State {
             (sandbox.namespace, sandbox.name) = (wanted.namespace, wanted.name);
             return self.put(sandbox);
         };
-        // While a create of the name is not settled, the newcomer may be a double of it.
-        let is_kept = self.reserved.contains(&wanted) || self.kept.contains_key(&wanted);
-        if !is_kept && precedes(&sandbox, &holder.value) {
+        let mut waiting = self.waiting(&wanted).into_iter();
+        let is_outdone = waiting.any(|record| outdoes(&record.value, &sandbox));
+        if self.is_kept(&wanted) || is_outdone || !precedes(&sandbox, &holder.value) {
+            self.list_under_id(sandbox, wanted);
+        } else if outdoes(&sandbox, &holder.value) {
+            // It rules out who has the name, for whoever has the best right then.
+            self.list_under_id(sandbox, wanted.clone());
+            self.decide(wanted);
+        } else {
             self.store.commit([Change::Delete(place_of(&holder.value))]);
             (sandbox.namespace, sandbox.name) = (wanted.namespace.clone(), wanted.name.clone());
             self.put(sandbox);
             self.list_under_id(holder.value.clone(), wanted);
-        } else {
-            self.list_under_id(sandbox, wanted);
         }
     }
 
@@ -270,57 +275,11 @@ impl State {
         }
         self.promote(key);
     }
-
-    /// Notes that a sandbox waits for no name any more.
-    pub(super) fn waits_no_more(&mut self, sandbox: &Sandbox) {
-        self.losers.retain(|_, losers| {
-            losers.retain(|(node, claim)| *claim != sandbox.claim || *node != sandbox.node);
-            !losers.is_empty()
-        });
-    }
-
-    /// Gives a free name to the claim that has the best right to it.
-    fn promote(&mut self, key: SandboxKey) {
-        let Some(losers) = self.losers.remove(&key) else {
-            return;
-        };
-        let mut losers: Vec<_> = losers
-            .into_iter()
-            .filter_map(|(node, claim)| self.nodes.get(&node)?.claims.get(&claim).cloned())
-            .collect();
-        losers.sort_by(|a, b| right(&a.value).cmp(&right(&b.value)));
-        let mut losers = losers.into_iter();
-        let Some(heir) = losers.next() else { return };
-        let rest: Vec<_> = losers
-            .map(|record| (record.value.node.clone(), record.value.claim.clone()))
-            .collect();
-        if !rest.is_empty() {
-            self.losers.insert(key.clone(), rest);
-        }
-        self.store.commit([Change::Delete(place_of(&heir.value))]);
-        self.put(Sandbox {
-            namespace: key.namespace,
-            name: key.name,
-            name_taken: false,
-            ..heir.value.clone()
-        });
-    }
 }
 
 /// Where a sandbox is listed.
 pub(super) fn place_of(sandbox: &Sandbox) -> Key {
     Key::new(sandbox.namespace.clone(), sandbox.name.clone())
-}
-
-/// Whether `one` has the better right to a name that both ask for: of two claims of one create, the one that was answered.
-fn precedes(one: &Sandbox, other: &Sandbox) -> bool {
-    let attempts = one.attempt.zip(other.attempt);
-    let outdoes = attempts.and_then(|(one, other)| one.outdoes(other));
-    outdoes.unwrap_or_else(|| right(one) < right(other))
-}
-
-fn right(sandbox: &Sandbox) -> (UnixTime, &ClaimId, &NodeName) {
-    (sandbox.created, &sandbox.claim, &sandbox.node)
 }
 
 pub(super) fn earlier(one: Option<UnixTime>, other: Option<UnixTime>) -> Option<UnixTime> {

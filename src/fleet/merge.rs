@@ -163,8 +163,12 @@ impl State {
             if state_of(&merged) != state_of(&known.value) {
                 merged.changed = now.wall;
             }
+            let is_known_by_now = merged.attempt != known.value.attempt;
             if merged != known.value {
-                self.put(merged);
+                self.put(merged.clone());
+            }
+            if is_known_by_now {
+                self.contest(&merged);
             }
             return true;
         }
@@ -284,6 +288,8 @@ fn merge(known: &Sandbox, row: &Row, hold: Option<&Hold>, now: UnixTime) -> Sand
             .or_else(|| known.from_checkpoint.clone()),
         phase: effective(phase, deadline, now),
         deadline,
+        // A publication does not say it.
+        attempt: known.attempt.or_else(|| Attempt::of(&row.metadata)),
         gone: false,
         ..known.clone()
     }

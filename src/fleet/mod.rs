@@ -16,6 +16,7 @@
 mod attempt;
 mod claims;
 mod conditions;
+mod contest;
 mod health;
 mod index;
 mod leases;

@@ -145,6 +145,7 @@ impl Sandbox {
         let same = Self {
             gone: self.gone,
             daemon: self.daemon.clone(),
+            attempt: self.attempt,
             ..other.clone()
         };
         *self == same && self.conditions().eq(other.conditions()) && shown(self) == shown(other)

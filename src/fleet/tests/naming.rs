@@ -211,3 +211,82 @@ fn of_two_claims_of_one_create_the_one_that_was_answered_has_the_name() {
         bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1");
     }
 }
+
+/// A publication's row: it says nothing of the create.
+fn published(row: &Row) -> Row {
+    Row {
+        metadata: BTreeMap::new(),
+        ..row.clone()
+    }
+}
+
+#[test]
+fn whose_create_a_claim_is_of_may_be_learnt_late() {
+    let row = |claim: &str, create: u8, node: &str, claimed_at| Row {
+        claimed_at: Some(UnixTime::from_secs(START + claimed_at)),
+        metadata: BTreeMap::from([
+            (
+                "sandbox.cocoonstack.io/attempt".to_owned(),
+                format!("{create:x}{:031x}", 0),
+            ),
+            (
+                "sandbox.cocoonstack.io/attempt-node".to_owned(),
+                node.to_owned(),
+            ),
+        ]),
+        ..mk_row(claim, "a")
+    };
+    let (lost, answered) = (row("sb_1", 1, "1", -9), row("sb_3", 1, "2", -5));
+    let stranger = row("sb_2", 2, "1", -7);
+    // A restarted server hears of them from publications first, and asks the nodes then, in whatever order.
+    let claims = [("n1", &lost), ("n2", &stranger), ("n3", &answered)];
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let bench = Bench::new();
+        for (node, row) in claims {
+            bench.publish(node, &[published(row)]);
+        }
+        bench.lists("default/a=sb_1@n1; default/sb-2=sb_2@n2; default/sb-3=sb_3@n3");
+        for (node, row) in order.map(|index| claims[index]) {
+            bench.read(node, std::slice::from_ref(row));
+        }
+        bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1; default/sb-3=sb_3@n3");
+        // With the stranger goes its right, and the lost double has none.
+        bench.read("n2", &[]);
+        bench.lists("default/a=sb_3@n3; default/sb-1=sb_1@n1");
+    }
+}
+
+#[test]
+fn what_was_answered_keeps_its_name_when_its_create_is_learnt() {
+    let bench = Bench::new();
+    let reserved = bench.fleet.reserve(SandboxKey::new("default", "a"));
+    let reserved = reserved.unwrap();
+    let granted = mk_granted("n2", "sb_2", bench.now().wall);
+    let granted = bench.fleet.granted(&reserved, granted, &[], bench.now());
+    granted.unwrap();
+    // Older, and of somebody else.
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    drop(reserved);
+    let ours = Row {
+        metadata: BTreeMap::from([
+            (
+                "sandbox.cocoonstack.io/attempt".to_owned(),
+                "0f8fad5bd9cb469fa16570867728950e".to_owned(),
+            ),
+            (
+                "sandbox.cocoonstack.io/attempt-node".to_owned(),
+                "1".to_owned(),
+            ),
+        ]),
+        ..mk_row("sb_2", "a")
+    };
+    bench.read("n2", &[ours]);
+    bench.lists("default/a=sb_2@n2; default/sb-1=sb_1@n1");
+}

@@ -11,7 +11,7 @@ use rustls::{
 use sandbox_apiserver::serving::CertificateAuthority;
 use serde_json::Value;
 
-use super::registration::{api_services, is_available, one, registration};
+use super::registration::{api_services, is_available, registration};
 use crate::{
     api_service::SERVER_NAME,
     auth::certificate_of,
@@ -85,21 +85,20 @@ pub(super) async fn c_001(subject: &Subject) {
             &subject.ca()
         ));
     }
-    // What the chart makes is what its registrations trust, in whatever namespace.
+    // A certificate that is brought is what the chart's registrations trust; else the server writes its own CA there.
+    let brought = format!("--set-string=tls.caBundle={}", subject.ca());
     for namespace in ["sandbox-system", "elsewhere"] {
-        let yaml = chart::helm_template(&["--namespace", namespace]);
-        let objects = chart::documents(&yaml);
-        let certificate = decoded(&one(&objects, "Secret")["data"]["tls.crt"]);
-        for api_service in api_services(&objects) {
-            let service = &api_service["spec"]["service"];
-            assert_eq!(service["namespace"], namespace);
-            let name = service["name"].as_str().unwrap_or_default();
-            let ca = decoded(&api_service["spec"]["caBundle"]);
-            assert!(is_for(
-                &format!("{name}.{namespace}.svc"),
-                &certificate,
-                &ca
-            ));
+        let own = ["--namespace", namespace];
+        let bring = [&own[..], &["--set=tls.existingSecret=own", &brought]].concat();
+        for (flags, ca) in [(&own[..], None), (&bring, Some(subject.ca()))] {
+            let objects = chart::documents(&chart::helm_template(flags));
+            for api_service in api_services(&objects) {
+                let spec = &api_service["spec"];
+                assert_eq!(spec["service"]["namespace"], namespace);
+                let found = spec.get("caBundle").map(decoded);
+                assert_eq!(found, ca);
+                assert_ne!(spec["insecureSkipTLSVerify"], true);
+            }
         }
     }
 }
