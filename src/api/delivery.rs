@@ -35,6 +35,15 @@ impl Delivery {
     pub fn message(&self) -> String {
         format!("node {} handed over {}", self.node, self.claim)
     }
+
+    /// The VM that a message names. Names of nodes have no spaces.
+    fn of_message(message: &str) -> Option<Self> {
+        let (node, claim) = message.strip_prefix("node ")?.split_once(" handed over ")?;
+        Some(Self {
+            node: node.into(),
+            claim: claim.into(),
+        })
+    }
 }
 
 impl SandboxClaim {
@@ -44,7 +53,7 @@ impl SandboxClaim {
         match (self.bound_message(), self.made_for()) {
             (Some(message), _) if message == delivery.message() => Binding::This,
             (Some(_), _) => Binding::Another,
-            (None, Some(claim)) if claim != delivery.claim.as_str() => Binding::Another,
+            (None, Some(made_for)) if made_for != *delivery => Binding::Another,
             (None, _) => Binding::Open,
         }
     }
@@ -54,10 +63,22 @@ impl SandboxClaim {
         self.bound_message().is_some() || self.made_for().is_some()
     }
 
-    /// The VM that a gateway made this object for.
-    pub fn made_for(&self) -> Option<&str> {
+    /// The VM that was handed over for it, as far as it says.
+    pub fn delivered(&self) -> Option<Delivery> {
+        match self.bound_message() {
+            Some(message) => Delivery::of_message(message),
+            None => self.made_for(),
+        }
+    }
+
+    /// The VM that a gateway made this object for. An id alone is of no node: two may give the same, and an agent may only say
+    /// what its own node handed over.
+    pub fn made_for(&self) -> Option<Delivery> {
         let annotations = self.metadata.annotations.as_ref()?;
-        annotations.get(labels::CLAIM_ID).map(String::as_str)
+        Some(Delivery {
+            node: annotations.get(labels::NODE)?.as_str().into(),
+            claim: annotations.get(labels::CLAIM_ID)?.as_str().into(),
+        })
     }
 
     fn bound_message(&self) -> Option<&str> {
@@ -91,10 +112,13 @@ mod tests {
             json!([{"type": "Bound", "status": status, "reason": "Delivered", "message": message,
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}])
         };
-        let made_for = |claim: &str| json!({labels::CLAIM_ID: claim});
+        let made_by =
+            |node: &str, claim: &str| json!({labels::NODE: node, labels::CLAIM_ID: claim});
+        let made_for = |claim: &str| made_by("n1", claim);
         check(json!({}), json!([]), Binding::Open);
         check(made_for("sb_1"), json!([]), Binding::Open);
         check(made_for("sb_2"), json!([]), Binding::Another);
+        check(made_by("n2", "sb_1"), json!([]), Binding::Another);
         let ours = bound("True", "node n1 handed over sb_1");
         check(json!({}), ours.clone(), Binding::This);
         check(made_for("sb_2"), ours, Binding::This);
@@ -104,5 +128,18 @@ mod tests {
             Binding::Another,
         );
         check(json!({}), bound("False", "nothing"), Binding::Open);
+    }
+
+    #[test]
+    fn a_message_names_the_vm_that_it_was_made_of() {
+        let delivery = Delivery {
+            node: "n1".into(),
+            claim: "sb_1".into(),
+        };
+        assert_eq!(
+            Delivery::of_message(&delivery.message()),
+            Some(delivery.clone())
+        );
+        assert_eq!(Delivery::of_message("sb_1 of n1"), None);
     }
 }

@@ -20,11 +20,11 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::{ClaimMetrics, Error, reconcile::reconcile};
+use super::{ClaimMetrics, Error, reconcile::reconcile, status::delivery};
 use crate::{
-    api::{SandboxClaim, SandboxTemplate, SandboxWarmPool},
+    api::{Binding, SandboxClaim, SandboxTemplate, SandboxWarmPool},
     controller,
-    fleet::Fleet,
+    fleet::{Fleet, Sandbox},
     gateway::Gateway,
     telemetry::Readiness,
 };
@@ -199,11 +199,10 @@ fn touched(fleet: Arc<Fleet>, claims: Store<SandboxClaim>) -> Refs {
                     }
                     Ok(changes) => {
                         version = changes.last().map_or(version, |change| change.version());
-                        let named = changes.iter().map(|change| {
-                            let sandbox = &change.object().value;
-                            ObjectRef::new(&sandbox.name).within(&sandbox.namespace)
-                        });
-                        named.filter(|name| claims.get(name).is_some()).collect()
+                        let changed = changes.iter().map(|change| &change.object().value);
+                        changed
+                            .filter_map(|sandbox| claim_of(sandbox, &claims))
+                            .collect()
                     }
                     // Too far behind to say which: look at all.
                     Err(_) => {
@@ -220,4 +219,20 @@ fn touched(fleet: Arc<Fleet>, claims: Store<SandboxClaim>) -> Refs {
         }
     });
     batches.flatten().boxed()
+}
+
+/// The claim that a sandbox is of, as its name says. One that is listed under its id, since another has the name, is looked for
+/// among all claims: there are few of those.
+fn claim_of(sandbox: &Sandbox, claims: &Store<SandboxClaim>) -> Option<ObjectRef<SandboxClaim>> {
+    if sandbox.name_taken {
+        let delivery = delivery(sandbox);
+        let bound = claims.find(|claim| {
+            let namespace = claim.metadata.namespace.as_deref();
+            namespace == Some(sandbox.namespace.as_str())
+                && claim.binding(&delivery) == Binding::This
+        });
+        return bound.map(|claim| ObjectRef::from(&*claim));
+    }
+    let named = ObjectRef::new(&sandbox.name).within(&sandbox.namespace);
+    claims.get(&named).map(|_| named)
 }

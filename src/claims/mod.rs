@@ -8,8 +8,10 @@
 //! - A node's gateway may hand over a VM for the same claim. The condition Bound says which one the claim has; whoever writes it
 //!   first wins, as every write carries the version that was read. A VM that was claimed here and lost is released, unless the
 //!   claim's status told of it: then it stays until the claim goes.
-//! - The sandbox has the claim's name, and the name is the link: a sandbox that any node reports under it, handed over on the
-//!   node itself, is bound and none is claimed. One that was made by somebody else's object is never taken (`AdoptionConflict`).
+//! - The sandbox has the claim's name, and the name is the link until the claim is bound: a sandbox that any node reports under it,
+//!   handed over on the node itself, is bound and none is claimed. One that was made by somebody else's object is never taken
+//!   (`AdoptionConflict`). From then on the VM is the link, under any name: whoever inherits the name was handed over to somebody,
+//!   and neither is taken for the claim's nor ends with it.
 //! - A finalizer, and not the garbage collector, releases the sandbox of a deleted claim. Owner references of sandboxes live no
 //!   longer than this process until nodes keep them, and a claim deleted while no controller ran would leave a VM that nobody
 //!   could tell from one that is wanted. With the finalizer the claim itself says so until its node has confirmed. The owner
@@ -25,6 +27,8 @@ mod order;
 mod reconcile;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 mod validate;
 
 pub use controller::Controller;

@@ -23,14 +23,13 @@ use super::{
     controller::Room,
     order::key_of,
     state::{FINALIZER, Facts, NoTemplate, Step, adopted},
-    status::{READY, condition},
+    status::{READY, condition, delivery},
 };
 use crate::{
     api::{Delivery, SandboxClaim, SandboxClaimStatus, SandboxTemplate, SandboxWarmPool},
     controller::within,
     fleet::Sandbox,
     gateway::{self, ClaimOrder, Released},
-    meta::ResourceVersion,
 };
 
 /// How long kube-apiserver may take for one call.
@@ -52,9 +51,9 @@ struct Work<'a> {
     begun: Instant,
 }
 
-/// The sandbox of a claim's name at a version, and the claim's template.
+/// The sandbox of a claim's name, those that ask for it, and the claim's template.
 struct View {
-    sandbox: Option<(ResourceVersion, Sandbox)>,
+    sandbox: Option<Sandbox>,
     contenders: Vec<Sandbox>,
     template: Result<Arc<SandboxTemplate>, NoTemplate>,
     now: Timestamp,
@@ -102,8 +101,9 @@ impl Work<'_> {
             Step::Unprotect => return self.unprotect().await,
             Step::Claim(_) | Step::ReleaseDouble(_) if !self.live => self.refresh().await?,
             Step::Claim(order) => return self.get_sandbox(&view, *order).await,
-            Step::Adopt => self.adopt(&view),
-            Step::Release => return self.release().await,
+            Step::Adopt(delivery) => self.adopt(&view, &delivery),
+            Step::Release(own) => return self.release(&own).await,
+            Step::ReleaseUnreported(own) => return self.release_unreported(&own).await,
             Step::ReleaseDouble(double) => self.release_double(&double).await?,
             Step::Delete => return self.delete().await,
             Step::Say(status) => self.say(*status).await?,
@@ -114,7 +114,7 @@ impl Work<'_> {
     async fn view(&self) -> Result<View> {
         let key = key_of(&self.claim);
         let record = self.room.fleet.store().get(&key.namespace, &key.name);
-        let sandbox = record.map(|record| (record.version, record.value.clone()));
+        let sandbox = record.map(|record| record.value.clone());
         let template = match &sandbox {
             // What is bound needs its template no more; the copy at hand will do.
             Some(_) => self.known_template(),
@@ -241,27 +241,33 @@ impl Work<'_> {
     }
 
     /// Gives a sandbox that only its node knew of what the claim says. Somebody who was faster is believed at the next look.
-    fn adopt(&self, view: &View) {
-        let Some((version, sandbox)) = &view.sandbox else {
+    fn adopt(&self, view: &View, of: &Delivery) {
+        let mut sandboxes = view.sandbox.iter().chain(&view.contenders);
+        let Some(sandbox) = sandboxes.find(|sandbox| delivery(sandbox) == *of) else {
             return;
         };
         let user = adopted(&self.claim, view.template.as_deref().ok());
-        let fleet = &self.room.fleet;
-        let adopted = fleet.set_user(&sandbox.node, &sandbox.claim, *version, user);
-        if adopted.is_ok() {
+        if self.room.fleet.set_user_after(sandbox, user).is_ok() {
             self.room.metrics.outcome("adopted");
         }
     }
 
-    async fn release(&self) -> Result<Next> {
-        let key = key_of(&self.claim);
-        let Some(record) = self.room.fleet.store().get(&key.namespace, &key.name) else {
+    async fn release(&self, own: &Delivery) -> Result<Next> {
+        let Some(record) = self.room.fleet.by_claim(&own.node, &own.claim) else {
             return Ok(Next::Step);
         };
         match self.room.gateway.release(record).await {
             Ok(Released::Gone(_)) => Ok(Next::Step),
             Ok(Released::Pending(_)) => Ok(Next::Done(Action::requeue(RELEASE_POLL))),
             Err(error) => Err(Error::NotReleased(error)),
+        }
+    }
+
+    async fn release_unreported(&mut self, own: &Delivery) -> Result<Next> {
+        let key = key_of(&self.claim);
+        match self.room.gateway.release_unreported(&key, own).await {
+            true => self.unprotect().await,
+            false => Ok(Next::Done(Action::requeue(RELEASE_POLL))),
         }
     }
 
@@ -336,7 +342,7 @@ impl View {
     fn facts<'a>(&'a self, claim: &'a SandboxClaim) -> Facts<'a> {
         Facts {
             claim,
-            sandbox: self.sandbox.as_ref().map(|(_, sandbox)| sandbox),
+            sandbox: self.sandbox.as_ref(),
             contenders: &self.contenders,
             template: self.template.as_deref(),
             now: self.now,

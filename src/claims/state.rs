@@ -27,8 +27,8 @@ pub(super) const FINALIZER: &str = labels::RELEASE;
 const CONFLICT: &str = "AdoptionConflict";
 
 /// Bounds of the pause between two tries to get a sandbox; it grows with the time waited so far.
-const FIRST_TRY: Duration = Duration::from_millis(250);
-const LAST_TRY: Duration = Duration::from_secs(5);
+pub(super) const FIRST_TRY: Duration = Duration::from_millis(250);
+pub(super) const LAST_TRY: Duration = Duration::from_secs(5);
 
 /// All that a claim's next step depends on.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,8 @@ pub(super) enum State {
     Unprotected,
     /// It may be given a sandbox.
     Waiting,
-    /// A node's gateway has handed its sandbox over, which no node reports yet, or any more. It is given no other.
+    /// A node's gateway has handed its sandbox over, which no node reports yet, or any more. It is given no other, also when
+    /// another one has the name.
     Delivered,
     /// A sandbox was claimed for it while a node's gateway handed over another one. Nobody was told of ours.
     Doubled(Delivery),
@@ -91,10 +92,12 @@ pub(super) enum Step {
     Unprotect,
     /// Get a sandbox.
     Claim(Box<ClaimOrder>),
-    /// Give the sandbox the claim's part.
-    Adopt,
-    /// Release the sandbox; then take the finalizer away or say that the claim is over.
-    Release,
+    /// Give this sandbox the claim's part.
+    Adopt(Delivery),
+    /// Release this sandbox; then look for more.
+    Release(Delivery),
+    /// Release this one, which no node reports; then take the finalizer away.
+    ReleaseUnreported(Delivery),
     /// Release this one, whatever its name.
     ReleaseDouble(Delivery),
     /// Delete the claim.
@@ -130,7 +133,7 @@ impl Facts<'_> {
         if let Some(double) = self.double() {
             return State::Doubled(delivery(double));
         }
-        match self.sandbox {
+        match self.chosen() {
             Some(sandbox) if !self.is_ours(sandbox) => State::Refused(Refusal::new(
                 CONFLICT,
                 "a sandbox of this name exists that was not made for this claim",
@@ -138,7 +141,8 @@ impl Facts<'_> {
             Some(_) if !protected => State::Unprotected,
             Some(sandbox) if self.was_bound() && !self.owns(sandbox) => State::Adopting,
             Some(_) => State::Bound,
-            None if self.was_bound() => State::Missing,
+            // While another one has the name, the claim does not say it.
+            None if self.was_bound() && self.sandbox.is_none() => State::Missing,
             None if self.claim.is_delivered() && !protected => State::Unprotected,
             None if self.claim.is_delivered() => State::Delivered,
             None => match self.refusal() {
@@ -152,12 +156,18 @@ impl Facts<'_> {
     pub(super) fn step(&self) -> Step {
         match self.state() {
             State::Over => Step::Rest(None),
-            State::Releasing | State::Expired if self.own_sandbox().is_some() => Step::Release,
-            State::Releasing => Step::Unprotect,
-            State::Expired => {
-                let refusal = Refusal::new("ClaimExpired", "the claim's end has come");
-                self.say(unbound(self.claim, &refusal, false, self.now))
-            }
+            State::Releasing => match (self.own(), self.unreported()) {
+                (Some(own), _) => Step::Release(delivery(own)),
+                (None, Some(unreported)) => Step::ReleaseUnreported(unreported),
+                (None, None) => Step::Unprotect,
+            },
+            State::Expired => match self.own() {
+                Some(own) => Step::Release(delivery(own)),
+                None => {
+                    let refusal = Refusal::new("ClaimExpired", "the claim's end has come");
+                    self.say(unbound(self.claim, &refusal, false, self.now))
+                }
+            },
             State::Ending => Step::Delete,
             State::Unprotected => Step::Protect,
             State::Waiting => match self.order() {
@@ -170,11 +180,14 @@ impl Facts<'_> {
                 self.say(unbound(self.claim, &refusal, false, self.now))
             }
             State::Doubled(double) => Step::ReleaseDouble(double),
-            State::Adopting => Step::Adopt,
-            State::Bound => match self.sandbox {
-                Some(sandbox) => self.say(bound(self.claim, sandbox, self.now)),
-                None => Step::Rest(None),
-            },
+            State::Adopting => {
+                let adopt = |sandbox| Step::Adopt(delivery(sandbox));
+                self.chosen().map_or(Step::Rest(None), adopt)
+            }
+            State::Bound => {
+                let say = |sandbox| self.say(bound(self.claim, sandbox, self.now));
+                self.chosen().map_or(Step::Rest(None), say)
+            }
             State::Missing => {
                 let refusal = Refusal::new("SandboxMissing", "the sandbox is gone");
                 self.say(unbound(self.claim, &refusal, true, self.now))
@@ -195,10 +208,47 @@ impl Facts<'_> {
         )
     }
 
-    /// The sandbox, if it is this claim's to release: one that only a node knows of counts when the claim was bound to it or
-    /// protected for it.
-    pub(super) fn own_sandbox(&self) -> Option<&Sandbox> {
-        self.sandbox.filter(|sandbox| self.is_ours(sandbox))
+    /// The sandbox that the claim has or may have. The one that it is bound to is that under any name; one that has the claim's
+    /// name is not, when the claim is bound to another.
+    fn chosen(&self) -> Option<&Sandbox> {
+        let is_bound =
+            |sandbox: &&Sandbox| self.binding(sandbox) == Binding::This && self.is_ours(sandbox);
+        let not_another = |sandbox: &&Sandbox| {
+            self.binding(sandbox) != Binding::Another || self.is_made_here(sandbox)
+        };
+        let bound = self.all().find(is_bound);
+        bound.or_else(|| self.sandbox.filter(not_another))
+    }
+
+    /// A sandbox that is this claim's to release: that this claim was given here, or is bound to. One that only a node knows of
+    /// counts by its name as long as the claim is bound to none: whoever has the name later was handed over to somebody else.
+    /// One whose release is owed already comes last.
+    fn own(&self) -> Option<&Sandbox> {
+        let is_own = |sandbox: &&Sandbox| match self.binding(sandbox) {
+            _ if self.is_made_here(sandbox) => true,
+            Binding::This => self.is_ours(sandbox),
+            Binding::Open => self.is_ours(sandbox) && !sandbox.name_taken,
+            Binding::Another => false,
+        };
+        let own = self.all().filter(is_own);
+        own.min_by_key(|sandbox| sandbox.deleted_at.is_some())
+    }
+
+    /// What was handed over for the claim and was never listed, as far as the claim's status tells. What was listed once is
+    /// listed until its node says that it is gone.
+    fn unreported(&self) -> Option<Delivery> {
+        let delivered = self.claim.delivered().filter(|_| !self.was_bound())?;
+        let listed = self.all().any(|sandbox| delivery(sandbox) == delivered);
+        (!listed).then_some(delivered)
+    }
+
+    /// The sandboxes that have the claim's name or ask for it.
+    fn all(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandbox.into_iter().chain(self.contenders)
+    }
+
+    fn binding(&self, sandbox: &Sandbox) -> Binding {
+        self.claim.binding(&delivery(sandbox))
     }
 
     /// The sandbox that was claimed for this claim although it has another one, as long as the claim's status tells of neither:
@@ -208,11 +258,10 @@ impl Facts<'_> {
             return None;
         }
         let made = |sandbox: &&Sandbox| self.owns(sandbox) && sandbox.deleted_at.is_none();
-        let binding = |sandbox: &Sandbox| self.claim.binding(&delivery(sandbox));
         let listed = self.sandbox.filter(made);
-        let listed = listed.filter(|sandbox| binding(sandbox) == Binding::Another);
+        let listed = listed.filter(|sandbox| self.binding(sandbox) == Binding::Another);
         let others = || self.contenders.iter().filter(made);
-        listed.or_else(|| others().find(|sandbox| binding(sandbox) != Binding::This))
+        listed.or_else(|| others().find(|sandbox| self.binding(sandbox) != Binding::This))
     }
 
     /// Writes a status that says something new; else nothing, until the claim's end.
@@ -251,12 +300,19 @@ impl Facts<'_> {
         let Some(user) = &sandbox.user else {
             return !self.is_in_conflict();
         };
-        // Of what a sandbox says only its labels outlive this server, on nodes that keep them.
-        if let Some(uid) = user.labels.get(CLAIM_UID) {
-            return Some(uid.as_str()) == self.claim.metadata.uid.as_deref();
-        }
         let unknown = user.spec.is_empty() && user.owner_references.is_empty();
-        self.owns(sandbox) || (unknown && !self.is_in_conflict())
+        let labelled = user.labels.contains_key(CLAIM_UID);
+        self.is_made_here(sandbox) || (unknown && !labelled && !self.is_in_conflict())
+    }
+
+    /// Whether the sandbox has this claim's part.
+    fn is_made_here(&self, sandbox: &Sandbox) -> bool {
+        // Of what a sandbox says only its labels outlive this server, on nodes that keep them.
+        let user = sandbox.user.as_ref();
+        match user.and_then(|user| user.labels.get(CLAIM_UID)) {
+            Some(uid) => Some(uid.as_str()) == self.claim.metadata.uid.as_deref(),
+            None => self.owns(sandbox),
+        }
     }
 
     fn owns(&self, sandbox: &Sandbox) -> bool {
@@ -318,361 +374,4 @@ pub(super) fn adopted(
     template: Option<&SandboxTemplate>,
 ) -> Arc<crate::api::UserPart> {
     Arc::new(super::order::user_part(claim, template))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::{
-        api::UserPart,
-        claims::status::condition,
-        fleet::{Phase, uid_of},
-    };
-
-    const NOW: i64 = 1_000_000;
-
-    /// A claim, and the world around it.
-    struct Case {
-        claim: SandboxClaim,
-        sandbox: Option<Sandbox>,
-        contenders: Vec<Sandbox>,
-        template: Result<SandboxTemplate, NoTemplate>,
-    }
-
-    impl Case {
-        fn new() -> Self {
-            let claim = json!({
-                "metadata": {"name": "box", "namespace": "team", "uid": "u-1", "generation": 1},
-                "spec": {"warmPoolRef": {"name": "p"}}});
-            let pod = json!({"spec": {"containers": [{"name": "c", "image": "python:3.12"}]}});
-            Self {
-                claim: serde_json::from_value(claim).unwrap(),
-                sandbox: None,
-                contenders: Vec::new(),
-                template: Ok(
-                    serde_json::from_value(json!({"spec": {"podTemplate": pod}})).unwrap(),
-                ),
-            }
-        }
-
-        fn protected(mut self) -> Self {
-            self.claim.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-            self
-        }
-
-        fn deleted(mut self) -> Self {
-            let at = Timestamp::from_second(NOW).unwrap();
-            self.claim.metadata.deletion_timestamp =
-                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
-            self
-        }
-
-        /// As after a restart of the server: of what the user sent only labels are known, and those of some nodes only.
-        fn forgotten(mut self, labels: &[(&str, &str)]) -> Self {
-            let labels = labels.iter().map(|(k, v)| ((*k).into(), (*v).into()));
-            let user = UserPart {
-                labels: labels.collect(),
-                ..UserPart::default()
-            };
-            self.sandbox.as_mut().unwrap().user = Some(Arc::new(user));
-            self
-        }
-
-        /// With a sandbox that only its node knows of, or that the object with this uid owns.
-        fn with_sandbox(mut self, phase: Phase, owner: Option<&str>) -> Self {
-            let user = |owner| UserPart {
-                owner_references: json!([{"uid": owner}]).to_string().into(),
-                ..UserPart::default()
-            };
-            self.sandbox = Some(Sandbox {
-                namespace: "team".into(),
-                name: "box".into(),
-                claim: "sb_1".into(),
-                node: "n1".into(),
-                address: "10.0.0.7:7777".into(),
-                daemon: None,
-                pool: None,
-                from_checkpoint: None,
-                uid: uid_of(&"n1".into(), &"sb_1".into()),
-                created: UnixTime::from_secs(NOW),
-                changed: UnixTime::from_secs(NOW),
-                deadline: None,
-                deleted_at: None,
-                phase,
-                gone: false,
-                node_lost: false,
-                attempt: None,
-                name_taken: false,
-                user: owner.map(user).map(Arc::new),
-            });
-            self
-        }
-
-        fn ending(mut self, policy: &str, after: i64) -> Self {
-            let end = UnixTime::from_secs(NOW + after).to_string();
-            let lifecycle = json!({"shutdownTime": end, "shutdownPolicy": policy});
-            self.claim.spec.lifecycle = serde_json::from_value(lifecycle).unwrap();
-            self
-        }
-
-        fn without_template(mut self, missing: NoTemplate) -> Self {
-            self.template = Err(missing);
-            self
-        }
-
-        fn facts(&self) -> Facts<'_> {
-            Facts {
-                claim: &self.claim,
-                sandbox: self.sandbox.as_ref(),
-                contenders: &self.contenders,
-                template: self.template.as_ref(),
-                now: Timestamp::from_second(NOW).unwrap(),
-            }
-        }
-
-        /// What is said until there is nothing more to say.
-        fn said(mut self) -> Self {
-            if let Step::Say(status) = self.facts().step() {
-                self.claim.status = Some(*status);
-            }
-            self
-        }
-
-        /// The next step in short.
-        #[track_caller]
-        fn then(self, expected: &str) -> Self {
-            let shown = match self.facts().step() {
-                Step::Protect => "protect".to_owned(),
-                Step::Unprotect => "unprotect".to_owned(),
-                Step::Claim(order) => format!("claim {} from {}", order.key, order.pool),
-                Step::Adopt => "adopt".to_owned(),
-                Step::Release => "release".to_owned(),
-                Step::ReleaseDouble(double) => format!("release {}", double.claim),
-                Step::Delete => "delete".to_owned(),
-                Step::Say(status) => {
-                    let ready = status.conditions.iter().find(|c| c.type_ == READY).unwrap();
-                    let name = status.sandbox.and_then(|sandbox| sandbox.name);
-                    format!("say {} {} {name:?}", ready.status, ready.reason)
-                }
-                Step::Rest(pause) => format!("rest {:?}", pause.map(|pause| pause.as_secs())),
-            };
-            assert_eq!(shown, expected);
-            self
-        }
-    }
-
-    #[test]
-    fn a_new_claim_is_protected_before_a_vm_is_taken() {
-        Case::new().then("protect");
-        Case::new()
-            .protected()
-            .then("claim team/box from python:3.12|none|small");
-        Case::new()
-            .protected()
-            .with_sandbox(Phase::Running, Some("u-1"))
-            .then("say True DependenciesReady Some(\"box\")")
-            .said()
-            .then("rest None");
-    }
-
-    #[test]
-    fn what_a_node_handed_over_wins_until_the_status_tells_of_another() {
-        let delivered = |message: &str| {
-            json!({"conditions": [{"type": "Bound", "status": "True", "reason": "Delivered",
-                "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
-        };
-        let other = || delivered("node n2 handed over sb_2");
-        let says = |mut case: Case, status: Value| {
-            case.claim.status = serde_json::from_value(status).unwrap();
-            case
-        };
-        // Ours, which nobody was told of.
-        let ours = || {
-            Case::new()
-                .protected()
-                .with_sandbox(Phase::Running, Some("u-1"))
-        };
-        says(ours(), other()).then("release sb_1");
-        says(ours(), delivered("node n1 handed over sb_1"))
-            .then("say True DependenciesReady Some(\"box\")");
-        // Ours, which lost its name to the one that was handed over.
-        let mut lost = Case::new().protected().with_sandbox(Phase::Running, None);
-        let mut beside = ours().sandbox.unwrap();
-        beside.claim = "sb_7".into();
-        lost.contenders = vec![beside];
-        let mut lost = lost.then("release sb_7");
-        lost.contenders.clear();
-        lost.then("say True DependenciesReady Some(\"box\")");
-        // Once the status tells of ours, nothing is released.
-        let told = ours().said();
-        let mut status = serde_json::to_value(&told.claim.status).unwrap();
-        status["conditions"][1] = other()["conditions"][0].clone();
-        says(told, status).then("rest None");
-        // What is not ours is not released, whoever else was faster.
-        let theirs = Case::new().protected().with_sandbox(Phase::Running, None);
-        says(theirs, other()).then("say True DependenciesReady Some(\"box\")");
-        // What was handed over and is not reported is waited for.
-        let mut made = Case::new().protected();
-        let annotations = [(labels::CLAIM_ID.to_owned(), "sb_2".to_owned())];
-        made.claim.metadata.annotations = Some(annotations.into());
-        made.then("say False SandboxMissing None")
-            .said()
-            .then("rest None");
-        says(Case::new(), other()).then("protect");
-    }
-
-    #[test]
-    fn one_write_tells_name_addresses_and_conditions() {
-        let case = Case::new()
-            .protected()
-            .with_sandbox(Phase::Failed, Some("u-1"))
-            .said();
-        let status = case.claim.status.as_ref().unwrap();
-        assert_eq!(status.sandbox.as_ref().unwrap().pod_ips, ["10.0.0.7"]);
-        let finished = condition(&case.claim, FINISHED).unwrap();
-        assert_eq!(
-            (finished.status.as_str(), finished.reason.as_str()),
-            ("True", "PodFailed")
-        );
-    }
-
-    #[test]
-    fn what_a_node_handed_over_is_bound_and_nothing_is_claimed() {
-        Case::new()
-            .with_sandbox(Phase::Running, None)
-            .then("protect");
-        Case::new()
-            .protected()
-            .with_sandbox(Phase::Running, None)
-            .then("say True DependenciesReady Some(\"box\")")
-            .said()
-            .then("adopt");
-    }
-
-    #[test]
-    fn a_sandbox_of_somebody_else_is_neither_bound_nor_released() {
-        let others = |case: Case| case.with_sandbox(Phase::Running, Some("u-2"));
-        others(Case::new()).then("say False AdoptionConflict None");
-        others(Case::new().protected().deleted()).then("unprotect");
-        others(Case::new().protected().ending("Retain", -1)).then("say False ClaimExpired None");
-    }
-
-    #[test]
-    fn a_label_tells_whose_a_sandbox_is_after_a_restart() {
-        let bound = |case: Case| case.protected().with_sandbox(Phase::Running, None);
-        let deleted = |uid| bound(Case::new().deleted()).forgotten(&[(CLAIM_UID, uid)]);
-        deleted("u-1").then("release");
-        deleted("u-2").then("unprotect");
-        let alive = |labels: &[_]| bound(Case::new()).forgotten(labels);
-        alive(&[(CLAIM_UID, "u-1")]).said().then("adopt");
-        alive(&[]).said().then("adopt");
-        alive(&[(CLAIM_UID, "u-2")]).then("say False AdoptionConflict None");
-        // The conflict outlives the knowledge of it.
-        let conflict = Case::new()
-            .with_sandbox(Phase::Running, Some("u-2"))
-            .said()
-            .forgotten(&[]);
-        conflict.then("rest None");
-    }
-
-    #[test]
-    fn what_is_missing_is_said_before_anything_is_done() {
-        let pool = || NoTemplate::NoPool("p".to_owned());
-        Case::new()
-            .without_template(pool())
-            .then("say False WarmPoolNotFound None")
-            .said()
-            .then("rest None");
-        let template = NoTemplate::NoTemplate {
-            pool: "p".to_owned(),
-            template: "t".to_owned(),
-        };
-        Case::new()
-            .without_template(template)
-            .then("say False TemplateNotFound None");
-        Case::new()
-            .protected()
-            .without_template(pool())
-            .with_sandbox(Phase::Running, Some("u-1"))
-            .then("say True DependenciesReady Some(\"box\")");
-    }
-
-    #[test]
-    fn a_bound_claim_never_gets_a_second_sandbox() {
-        let mut case = Case::new()
-            .protected()
-            .with_sandbox(Phase::Running, Some("u-1"))
-            .said();
-        case.sandbox = None;
-        case.then("say False SandboxMissing Some(\"box\")")
-            .said()
-            .then("rest None");
-    }
-
-    #[test]
-    fn a_deleted_claim_stays_until_its_sandbox_is_released() {
-        let deleted = || Case::new().protected().deleted();
-        deleted()
-            .with_sandbox(Phase::Running, Some("u-1"))
-            .then("release");
-        deleted().with_sandbox(Phase::Running, None).then("release");
-        deleted().then("unprotect");
-        Case::new().deleted().then("rest None");
-    }
-
-    #[test]
-    fn a_claim_ends_as_its_policy_says() {
-        let ended = |policy| Case::new().protected().ending(policy, 0);
-        ended("Delete").then("delete");
-        ended("DeleteForeground").then("delete");
-        ended("Retain")
-            .with_sandbox(Phase::Running, Some("u-1"))
-            .then("release");
-        ended("Retain")
-            .then("say False ClaimExpired None")
-            .said()
-            .then("rest None");
-        Case::new()
-            .protected()
-            .ending("Delete", 90)
-            .with_sandbox(Phase::Running, Some("u-1"))
-            .said()
-            .then("rest Some(90)");
-    }
-
-    #[test]
-    fn a_finished_claim_ends_after_its_time() {
-        let mut case = Case::new()
-            .protected()
-            .with_sandbox(Phase::Failed, Some("u-1"))
-            .said();
-        let mut ttl = |seconds: i32| {
-            let lifecycle = json!({"ttlSecondsAfterFinished": seconds, "shutdownPolicy": "Delete"});
-            case.claim.spec.lifecycle = serde_json::from_value(lifecycle).unwrap();
-            format!("{:?}", case.facts().step())
-        };
-        assert_eq!(ttl(30), "Rest(Some(30s))");
-        assert_eq!(ttl(0), "Delete");
-    }
-
-    #[test]
-    fn waiting_for_capacity_takes_longer_the_longer_it_has_taken() {
-        let mut case = Case::new().protected();
-        let pending = |case: &Case, after: i64| {
-            let facts = Facts {
-                now: Timestamp::from_second(NOW + after).unwrap(),
-                ..case.facts()
-            };
-            facts.pending("SandboxCreatePending", "no warm sandbox").1
-        };
-        assert_eq!(pending(&case, 0), FIRST_TRY);
-        case.claim.status = match case.facts().pending("SandboxCreatePending", "").0 {
-            Step::Say(status) => Some(*status),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(pending(&case, 8), Duration::from_secs(2));
-        assert_eq!(pending(&case, 60), LAST_TRY);
-    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Error, Gateway, Result, route::key_of};
 use crate::{
-    api::{ClaimId, NodeAddress, NodeName},
-    fleet::{Now, Sandbox},
+    api::{ClaimId, Delivery, NodeAddress, NodeName, SandboxKey},
+    fleet::{Now, Sandbox, key_of_claim_ref},
     sandboxd,
     store::Stored,
 };
@@ -128,6 +128,34 @@ impl Gateway {
         self.inner
             .tasks
             .spawn(async move { gateway.pay(node, claim).await.is_none() });
+    }
+
+    /// Releases what a node handed over for `key` and does not report yet; whether it is known to be gone.
+    ///
+    /// The node itself is asked whom it is of: what `delivery` says may have been written by anybody.
+    pub async fn release_unreported(&self, key: &SandboxKey, delivery: &Delivery) -> bool {
+        let Delivery { node, claim } = delivery;
+        let fleet = &self.inner.fleet;
+        let Some(address) = fleet.address(node) else {
+            return !fleet.knows(node);
+        };
+        let found = match self.daemon(&address).sandbox(claim).await {
+            Ok(found) => found,
+            Err(sandboxd::Error::NotFound { .. }) => return true,
+            Err(error) => {
+                tracing::info!(%node, %claim, error = &error as &dyn std::error::Error, "a node cannot say whether it has what it handed over");
+                return false;
+            }
+        };
+        if key_of_claim_ref(&found.row.claim_ref).as_ref() != Some(key) {
+            return true;
+        }
+        let released = matches!(self.try_release(&address, claim).await, Answer::Gone);
+        if released {
+            // It may have been listed meanwhile.
+            fleet.released(node, claim, Now::read());
+        }
+        released
     }
 
     /// Asks the node for the release. A "not found" counts only when the node, asked with the same token, does not list the

@@ -232,13 +232,19 @@ async fn an_agent_makes_claims_of_what_its_own_node_handed_over_and_ends_no_othe
         changed
     };
     for more in [
-        with(&["metadata", "annotations"], json!({"a": "b"})),
+        with(
+            &["metadata", "annotations"],
+            json!({"sandbox.cocoonstack.io/node": own}),
+        ),
         with(&["metadata", "finalizers"], json!(["a.io/b"])),
         with(&["metadata", "labels"], json!({"a": "b"})),
         with(&["spec", "lifecycle"], json!({"shutdownPolicy": "Delete"})),
         with(&["spec", "env"], json!([{"name": "A", "value": "b"}])),
     ] {
-        refused_by_policy(&agent.post(&claims, &more).await);
+        let answer = agent.post(&claims, &more).await;
+        refused_by_policy(&answer);
+        let said = message(&answer);
+        assert!(said.contains("what it was made for"), "{said}");
     }
     let of_nobody = agents.stranger.post(&claims, &claim("more", own)).await;
     refused_by_policy(&of_nobody);

@@ -6,8 +6,10 @@ use std::{
 };
 
 use sandbox_apiserver::{
+    api::{Delivery, PoolKey, SandboxKey},
     apiserver::{Context, Deleted, Deletion, Dependents, NotUpdated, Resource},
     auth::UserInfo,
+    sandboxd::{ClaimRequest, Claimed},
     sim::{Fault, FaultKind},
 };
 use serde_json::{Value, json};
@@ -473,4 +475,45 @@ async fn a_deletion_of_a_version_is_of_no_other() {
     assert_eq!(patched.code(), 200, "{}", patched.text());
     assert!(patched.json()["metadata"]["deletionTimestamp"].is_string());
     cluster.client.get(item("a")).await.refusal(404, "NotFound");
+}
+
+#[tokio::test]
+async fn what_is_not_listed_yet_is_released_for_the_name_it_is_of_and_no_other() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let (name, address) = cluster.fleet.addresses().remove(0);
+    let node = &cluster.nodes.nodes()[0];
+    let pool = PoolKey {
+        template: "python:3.12".into(),
+        net: "none".into(),
+        size: "small".into(),
+    };
+    let request = ClaimRequest {
+        claim_ref: "team/box".to_owned(),
+        ..ClaimRequest::new(pool)
+    };
+    let daemon = cluster.daemons.node(&address, Duration::from_secs(10));
+    let Ok(Claimed::Granted(granted)) = daemon.claim(&request).await else {
+        panic!("nothing is granted");
+    };
+    let delivery = Delivery {
+        node: name,
+        claim: granted.id,
+    };
+    let release = async |name: &str, delivery: &Delivery| {
+        let key = SandboxKey::new("team", name);
+        cluster.gateway.release_unreported(&key, delivery).await
+    };
+    assert!(release("other", &delivery).await);
+    assert_eq!(node.claimed(), 1);
+    let elsewhere = Delivery {
+        node: "no-such-node".into(),
+        ..delivery.clone()
+    };
+    assert!(release("box", &elsewhere).await);
+    assert!(node.inject(Fault::always(FaultKind::Refuse)).await);
+    assert!(!release("box", &delivery).await);
+    node.clear_faults().await;
+    assert!(release("box", &delivery).await);
+    assert_eq!(node.claimed(), 0);
+    assert!(release("box", &delivery).await, "a repeat");
 }

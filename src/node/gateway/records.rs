@@ -122,7 +122,7 @@ impl Records {
         let Some(claim) = self.get(owed).await? else {
             return Ok(());
         };
-        let ours = claim.made_for() == Some(owed.delivery.claim.as_str());
+        let ours = claim.made_for().as_ref() == Some(&owed.delivery);
         if !ours || claim.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
