@@ -99,26 +99,30 @@ impl Authority {
 
     /// A certificate for a server with these names, which ends with the CA at the latest. It is verified as a client would, so
     /// that none is ever served that cannot be.
+    ///
+    /// # Errors
+    /// [`Error::Name`] for a name that no client could ask for, whatever the CA.
     pub(super) fn issue(
         &self,
         names: &[&str],
         now: SystemTime,
         duration: Duration,
     ) -> Result<Issued> {
+        let asked = subjects(names)?;
         let mut lifetime = Lifetime::new(now, duration);
         lifetime.ends = lifetime.ends.min(self.lifetime.ends);
         let mut pair = self
             .authority
             .server_certificate_valid(names, lifetime.validity())
             .map_err(Error::Issue)?;
-        self.verify(&pair, names, now)?;
+        self.verify(&pair, &asked, now)?;
         let bridge = self.bridge.iter().filter(|it| !it.lifetime.is_over(now));
         pair.certificate
             .extend(bridge.map(|it| pem(&it.certificate)));
         Ok(Issued { pair, lifetime })
     }
 
-    fn verify(&self, pair: &PemPair, names: &[&str], now: SystemTime) -> Result<()> {
+    fn verify(&self, pair: &PemPair, names: &[Subject<'_>], now: SystemTime) -> Result<()> {
         let issued = blocks(&pair.certificate)
             .next()
             .ok_or(Error::Unusable("what it issues is not PEM"))?;
@@ -130,14 +134,29 @@ impl Authority {
         issued
             .verify_for_usage(algorithms, &[anchor], &[], now, server, None, None)
             .map_err(Error::Untrusted)?;
-        for name in names {
-            let name = ServerName::try_from(*name)
-                .map_err(|_| Error::Unusable("a name is neither of DNS nor an address"))?;
+        for (name, asked) in names {
             issued
-                .verify_is_valid_for_subject_name(&name)
-                .map_err(Error::Untrusted)?;
+                .verify_is_valid_for_subject_name(asked)
+                .map_err(|_| unfit(name))?;
         }
         Ok(())
+    }
+}
+
+/// A name as it was given, and as a client asks for it.
+type Subject<'a> = (&'a str, ServerName<'a>);
+
+fn subjects<'a>(names: &[&'a str]) -> Result<Vec<Subject<'a>>> {
+    let asked = names.iter().map(|name| {
+        let asked = ServerName::try_from(*name).map_err(|_| unfit(name))?;
+        Ok((*name, asked))
+    });
+    asked.collect()
+}
+
+fn unfit(name: &str) -> Error {
+    Error::Name {
+        name: name.to_owned(),
     }
 }
 
@@ -205,6 +224,32 @@ mod tests {
             ] {
                 assert_eq!(is_trusted(&chain.certificate, anchor, at), expected);
             }
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_client_can_ask_for_is_refused_by_itself() {
+        let now = SystemTime::now();
+        let authority = Authority::new(now, DAY).unwrap();
+        for name in ["x.example", "a_b.example", "192.0.2.1", "2001:db8::1"] {
+            let issued = authority.issue(&["localhost", name], now, DAY);
+            assert!(issued.is_ok(), "{name}: {issued:?}");
+        }
+        for bad in [
+            "*.x.example",
+            "x.example:443",
+            "https://x.example",
+            "[::1]",
+            "h\u{f6}st",
+            "x.example.",
+            " x.example",
+            "",
+        ] {
+            let refused = authority.issue(&["localhost", bad], now, DAY);
+            assert!(
+                matches!(&refused, Err(Error::Name { name }) if name == bad),
+                "{bad}: {refused:?}"
+            );
         }
     }
 

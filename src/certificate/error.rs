@@ -31,6 +31,12 @@ pub enum Error {
         /// Namespace and name.
         secret: String,
     },
+    /// No certificate for this name could be verified.
+    #[error("{name:?} is neither a DNS name, without a wildcard, nor an address")]
+    Name {
+        /// As it was given.
+        name: String,
+    },
     /// A CA or a certificate could not be made or read.
     #[error("a certificate cannot be issued")]
     Issue(#[source] serving::Error),

@@ -24,11 +24,7 @@ use super::{
     lifetime::{Lifetime, timestamp},
     secret::{Store, TRIES},
 };
-use crate::{
-    sequencer::Tenure,
-    serving::{CertificateAuthority, TlsMaterial},
-    telemetry::Check,
-};
+use crate::{sequencer::Tenure, serving::TlsMaterial, telemetry::Check};
 
 /// Time between two looks at everything, when nothing is due.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -47,12 +43,14 @@ pub struct Keeper {
     material: Arc<TlsMaterial>,
     metrics: CertificateMetrics,
     tenure: Option<Tenure>,
+    /// Whether the APIServices have had the CA. Before that nobody can come by way of kube-apiserver.
+    registered: bool,
     serving: Option<Serving>,
 }
 
 /// What is served.
 struct Serving {
-    issuer: Arc<Authority>,
+    kept: Kept,
     lifetime: Lifetime,
 }
 
@@ -61,12 +59,14 @@ impl Keeper {
     /// [`Self::run`] knows better. `client` repeats nothing by itself.
     ///
     /// # Errors
-    /// [`Error::Issue`] when the system has no random numbers, or a name of the options is not ASCII.
+    /// [`Error::Name`] for a name of the options that cannot be verified: better now than with each certificate.
+    /// [`Error::Issue`] when the system has no random numbers.
     pub fn new(client: Client, options: Options, metrics: CertificateMetrics) -> Result<Self> {
         let names = options.server_names();
-        let nobody = CertificateAuthority::new("sandbox-apiserver starting");
-        let pair = nobody.and_then(|nobody| nobody.server_certificate(&borrowed(&names)));
-        let material = pair.and_then(|pair| TlsMaterial::from_pem(&pair));
+        let now = SystemTime::now();
+        let nobody = Authority::new(now, options.ca_duration)?;
+        let first = nobody.issue(&borrowed(&names), now, options.certificate_duration)?;
+        let material = TlsMaterial::from_pem(&first.pair);
         Ok(Self {
             names,
             store: Store::new(client.clone(), &options),
@@ -75,6 +75,7 @@ impl Keeper {
             material: Arc::new(material.map_err(Error::Issue)?),
             metrics,
             tenure: None,
+            registered: false,
             serving: None,
             options,
         })
@@ -85,8 +86,8 @@ impl Keeper {
         self.material.clone()
     }
 
-    /// Serves by what is kept, and from `elected` on looks after it. `check` passes while a certificate is served that clients
-    /// can verify: failing to renew does not make the server unready, only the end of the certificate does.
+    /// Serves by what is kept, and from `elected` on looks after it. `check` passes from when the APIServices have had the CA,
+    /// while the certificate is valid: failing to renew does not make the server unready, only the end of the certificate does.
     ///
     /// Whatever goes wrong is logged, counted and tried again. Runs until it is dropped.
     pub async fn run(mut self, check: Check, elected: oneshot::Receiver<Tenure>) {
@@ -133,21 +134,30 @@ impl Keeper {
 
     /// Brings everything to where it should be.
     async fn round(&mut self) -> Result<()> {
-        self.renew()?;
-        let (kept, made) = self.kept().await?;
-        if let Some(kept) = kept {
-            self.adopt(kept).await?;
-        }
-        made
+        let renewed = self.renew();
+        let (kept, made) = match self.kept().await {
+            Ok(found) => found,
+            Err(error) => (None, Err(error)),
+        };
+        let adopted = match (kept, &self.serving) {
+            (Some(kept), _) => self.adopt(kept).await,
+            // What is served is to be trusted, whatever has become of the Secret.
+            (None, Some(serving)) => {
+                let bundle = serving.kept.bundle_at(SystemTime::now());
+                self.publish(&bundle).await
+            }
+            (None, None) => Ok(()),
+        };
+        renewed.and(made).and(adopted)
     }
 
     /// Renews the served certificate by the CA it is from, for which nobody needs to be asked.
     fn renew(&mut self) -> Result<()> {
         let now = SystemTime::now();
         match &self.serving {
-            Some(serving) if serving.renewal().is_some_and(|due| due <= now) => {
-                let issuer = serving.issuer.clone();
-                self.serve(issuer)
+            Some(serving) if serving.is_due(now) => {
+                let kept = serving.kept.clone();
+                self.serve(kept)
             }
             _ => Ok(()),
         }
@@ -158,8 +168,10 @@ impl Keeper {
     async fn kept(&self) -> Result<(Option<Kept>, Result<()>)> {
         for _ in 0..TRIES {
             let (secret, now) = (self.store.read().await?, SystemTime::now());
-            let found = Found::of(secret.as_ref(), &borrowed(&self.names), now);
-            let (trusted, reason, otherwise) = match found.step(self.leads(), now, &self.options)? {
+            let found = Found::of(secret.as_ref(), now);
+            let served = self.serving.as_ref().map(|serving| &serving.kept);
+            let step = found.step(self.leads(), now, &self.options, served)?;
+            let (trusted, reason, otherwise) = match step {
                 Step::Use(kept) => return Ok((Some(kept), Ok(()))),
                 Step::Wait => return Ok((None, Ok(()))),
                 Step::Make {
@@ -195,36 +207,55 @@ impl Keeper {
     /// Publishes the CA and serves by it, in an order in which nobody is shown what he cannot verify.
     async fn adopt(&mut self, kept: Kept) -> Result<()> {
         let now = SystemTime::now();
-        let Kept { authority, bundle } = kept;
-        match &self.serving {
-            Some(serving) if serving.issuer.certificate() == authority.certificate() => {
+        let (leads, bundle) = (self.leads(), kept.bundle.clone());
+        match &mut self.serving {
+            Some(serving) if serving.issuer().certificate() == kept.authority.certificate() => {
+                serving.kept.bundle = kept.bundle;
                 self.publish(&bundle).await
             }
-            Some(serving) if self.leads() && !serving.issuer.lifetime.is_over(now) => {
-                let both = bundle.clone().and(Bundle::of(&serving.issuer));
-                self.publish(&both).await?;
+            Some(serving) if leads && serving.issuer().lifetime.is_valid_at(now) => {
+                let both = bundle.clone().and(Bundle::of(serving.issuer()));
+                self.register(&both).await?;
+                // Whoever misses the ConfigMap trusts the old CA, and by its bridge the new one. Waiting for it would wait
+                // until the old one ends.
+                let notified = self.notify(&both).await;
                 sleep(self.options.pause()).await;
-                self.serve(authority)?;
-                self.publish(&bundle).await
+                self.serve(kept)?;
+                notified.and(self.publish(&bundle).await)
             }
             // Nobody verifies what is served now, so nothing is lost by serving what is not published yet.
             _ => {
                 let published = self.publish(&bundle).await;
-                self.serve(authority)?;
+                self.serve(kept)?;
                 published
             }
         }
     }
 
     async fn publish(&mut self, bundle: &Bundle) -> Result<()> {
-        if !self.leads() {
-            return Ok(());
-        }
-        let told = self.api_services.publish(bundle).await;
-        told.and(self.notice.publish(bundle).await)
+        let registered = self.register(bundle).await;
+        registered.and(self.notify(bundle).await)
     }
 
-    fn serve(&mut self, issuer: Arc<Authority>) -> Result<()> {
+    /// For kube-apiserver.
+    async fn register(&mut self, bundle: &Bundle) -> Result<()> {
+        if self.leads() {
+            self.api_services.publish(bundle).await?;
+            self.registered = true;
+        }
+        Ok(())
+    }
+
+    /// For clients that come directly.
+    async fn notify(&self, bundle: &Bundle) -> Result<()> {
+        match self.leads() {
+            true => self.notice.publish(bundle).await,
+            false => Ok(()),
+        }
+    }
+
+    fn serve(&mut self, kept: Kept) -> Result<()> {
+        let issuer = &kept.authority;
         let duration = self.options.certificate_duration;
         let issued = issuer.issue(&borrowed(&self.names), SystemTime::now(), duration)?;
         self.material.replace(&issued.pair).map_err(Error::Issue)?;
@@ -233,7 +264,7 @@ impl Keeper {
         self.metrics.ca_expiration.set(timestamp(ca_ends));
         tracing::info!(expires = %in_words(ends), ca_expires = %in_words(ca_ends), "serving a new certificate");
         self.serving = Some(Serving {
-            issuer,
+            kept,
             lifetime: issued.lifetime,
         });
         Ok(())
@@ -249,7 +280,7 @@ impl Keeper {
         let Some(serving) = &self.serving else {
             return LEAST;
         };
-        let authority = self.leads().then(|| serving.issuer.lifetime.renewal());
+        let authority = self.leads().then(|| serving.issuer().lifetime.renewal());
         let due = [serving.renewal(), authority].into_iter().flatten().min();
         let due = due.map(|due| due.duration_since(now).unwrap_or_default());
         due.map_or(PERIOD, |due| due.min(PERIOD))
@@ -260,7 +291,7 @@ impl Keeper {
         let lives = self
             .serving
             .iter()
-            .map(|it| (&it.lifetime, &it.issuer.lifetime));
+            .map(|it| (&it.lifetime, &it.issuer().lifetime));
         let is = |judge: fn(&Lifetime, SystemTime) -> bool| {
             lives
                 .clone()
@@ -268,7 +299,10 @@ impl Keeper {
         };
         match &self.serving {
             None => check.fail("there is no certificate yet"),
-            Some(_) if is(Lifetime::is_over) => check.fail("the certificate has ended"),
+            Some(_) if !self.registered => check.fail("the APIServices do not have the CA yet"),
+            Some(_) if is(|life, now| !life.is_valid_at(now)) => {
+                check.fail("the certificate is not valid");
+            }
             Some(_) => check.pass(),
         }
         let Err(error) = outcome else {
@@ -281,7 +315,7 @@ impl Keeper {
                 tracing::warn!(error, expires = %in_words(serving.lifetime.ends), "certificate");
             }
             Some(serving) => {
-                tracing::error!(error, expires = %in_words(serving.lifetime.ends), ca_expires = %in_words(serving.issuer.lifetime.ends), "the certificate cannot be renewed and is about to end");
+                tracing::error!(error, expires = %in_words(serving.lifetime.ends), ca_expires = %in_words(serving.issuer().lifetime.ends), "the certificate cannot be renewed and is about to end");
             }
             None => tracing::error!(error, "there is no certificate yet"),
         }
@@ -289,9 +323,19 @@ impl Keeper {
 }
 
 impl Serving {
+    fn issuer(&self) -> &Authority {
+        &self.kept.authority
+    }
+
+    /// Whether its CA can issue one that is better: later, or of a clock that has been put back since.
+    fn is_due(&self, now: SystemTime) -> bool {
+        let is_due = now < self.lifetime.begins || self.renewal().is_some_and(|due| due <= now);
+        is_due && self.issuer().lifetime.is_valid_at(now)
+    }
+
     /// When to renew; `None` when a new certificate would end with the CA as this one does.
     fn renewal(&self) -> Option<SystemTime> {
-        (self.lifetime.ends < self.issuer.lifetime.ends).then(|| self.lifetime.renewal())
+        (self.lifetime.ends < self.issuer().lifetime.ends).then(|| self.lifetime.renewal())
     }
 }
 
@@ -302,4 +346,31 @@ fn borrowed(names: &[String]) -> Vec<&str> {
 fn in_words(time: SystemTime) -> String {
     let time = jiff::Timestamp::from_second(timestamp(time));
     time.map_or_else(|_| "never".to_owned(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// A certificate for a week, made `ahead` of now by a CA for a year, made `ca_ahead` of now.
+    fn mk_serving(now: SystemTime, ahead: Duration, ca_ahead: Duration) -> Serving {
+        let authority = Authority::new(now + ca_ahead, HOUR * 8_760).unwrap();
+        Serving {
+            kept: Kept::new(authority, Bundle::default()),
+            lifetime: Lifetime::new(now + ahead, HOUR * 168),
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_and_when_the_clock_is_put_back() {
+        let now = SystemTime::now();
+        let serving = mk_serving(now, HOUR * 8, Duration::ZERO);
+        for (hours, expected) in [(0, true), (7, true), (8, false), (119, false), (120, true)] {
+            assert_eq!(serving.is_due(now + HOUR * hours), expected, "{hours} h");
+        }
+        // By a CA that is not valid yet either, there is no better one to be had.
+        assert!(!mk_serving(now, HOUR * 8, HOUR * 8).is_due(now));
+    }
 }

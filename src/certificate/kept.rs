@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::api::ObjectMeta;
 
-use super::{Error, Options, Result, authority::Authority, bundle::Bundle};
+use super::{Error, Options, Result, authority::Authority, bundle::Bundle, lifetime::Lifetime};
 use crate::serving::PemPair;
 
 /// `kubernetes.io/tls` asks for these two. The pair is the CA's: nothing that is served is kept.
@@ -14,6 +14,9 @@ const CERTIFICATE: &str = "tls.crt";
 const PRIVATE_KEY: &str = "tls.key";
 /// What clients trust: the CA, and those before it that have not ended.
 pub(super) const BUNDLE: &str = "ca.crt";
+
+/// A name to try a CA's key by. Not those that are asked for: a Secret is not to blame for a name that cannot be verified.
+const ANY_NAME: &str = "localhost";
 
 /// Who made an object, by the label that Kubernetes recommends for it. A Secret without it is somebody else's.
 pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "sandbox-apiserver");
@@ -65,6 +68,21 @@ impl Kept {
         }
     }
 
+    /// The bundle without what has ended since.
+    pub(super) fn bundle_at(&self, now: SystemTime) -> Bundle {
+        Bundle::of(&self.authority).and(self.bundle.clone().valid_at(now))
+    }
+
+    /// Whether nothing that it issues can be verified before some time has gone by.
+    fn is_early(&self, now: SystemTime) -> bool {
+        let lifetime = self.authority.lifetime;
+        !lifetime.is_valid_at(now) && !lifetime.is_over(now)
+    }
+
+    fn is_due(&self, now: SystemTime) -> bool {
+        self.authority.lifetime.is_due(now) || self.is_early(now)
+    }
+
     /// The Secret that keeps it, in the place of `before`, if nobody has changed that since.
     pub(super) fn to_secret(&self, options: &Options, before: Option<&Secret>) -> Secret {
         let pair = self.authority.pair();
@@ -96,7 +114,7 @@ impl Kept {
 }
 
 impl Found {
-    pub(super) fn of(secret: Option<&Secret>, names: &[&str], now: SystemTime) -> Self {
+    pub(super) fn of(secret: Option<&Secret>, now: SystemTime) -> Self {
         let Some(secret) = secret else {
             return Self::Nothing;
         };
@@ -110,14 +128,21 @@ impl Found {
             return Self::Foreign;
         }
         let empty = BTreeMap::new();
-        match read(secret.data.as_ref().unwrap_or(&empty), names, now) {
+        match read(secret.data.as_ref().unwrap_or(&empty), now) {
             Ok(kept) => Self::Kept(kept),
             Err(error) => Self::Spoilt(error),
         }
     }
 
-    /// What to do about it. Only who `leads` makes a CA; everybody else takes what there is.
-    pub(super) fn step(self, leads: bool, now: SystemTime, options: &Options) -> Result<Step> {
+    /// What to do about it. Only who `leads` makes a CA; everybody else takes what there is. `served` is by what this process
+    /// serves: of a Secret that is spoilt it is what is left, while one that was deleted is to be forgotten.
+    pub(super) fn step(
+        self,
+        leads: bool,
+        now: SystemTime,
+        options: &Options,
+        served: Option<&Kept>,
+    ) -> Result<Step> {
         let make = |trusted, reason: &str, otherwise| Step::Make {
             trusted,
             reason: reason.to_owned(),
@@ -129,20 +154,27 @@ impl Found {
                     secret: options.secret_path(),
                 });
             }
-            Self::Kept(kept) if !leads || !kept.authority.lifetime.is_due(now) => Step::Use(kept),
-            Self::Nothing | Self::Spoilt(_) if !leads => Step::Wait,
+            Self::Kept(kept) if !kept.is_due(now) => Step::Use(kept),
+            Self::Kept(kept) if !leads && !kept.is_early(now) => Step::Use(kept),
+            _ if !leads => Step::Wait,
             Self::Nothing => make(Bundle::default(), "there is none", None),
-            Self::Spoilt(error) => make(Bundle::default(), &error.to_string(), None),
-            Self::Kept(kept) => make(
-                kept.bundle.clone().valid_at(now),
-                "two thirds of the life of the one before are over",
-                Some(kept),
-            ),
+            Self::Spoilt(error) => {
+                let served = served.filter(|it| it.authority.lifetime.is_valid_at(now));
+                let trusted = served.map(|it| it.bundle.clone()).unwrap_or_default();
+                make(trusted.valid_at(now), &error.to_string(), served.cloned())
+            }
+            Self::Kept(kept) => {
+                let reason = match kept.is_early(now) {
+                    true => "the one before is of a clock that was ahead, and not valid yet",
+                    false => "two thirds of the life of the one before are over",
+                };
+                make(kept.bundle.clone().valid_at(now), reason, Some(kept))
+            }
         })
     }
 }
 
-fn read(data: &BTreeMap<String, ByteString>, names: &[&str], now: SystemTime) -> Result<Kept> {
+fn read(data: &BTreeMap<String, ByteString>, now: SystemTime) -> Result<Kept> {
     let bytes = |key| data.get(key).map(|value: &ByteString| value.0.as_slice());
     let text = |key| {
         let bytes = bytes(key).unwrap_or_default();
@@ -153,17 +185,12 @@ fn read(data: &BTreeMap<String, ByteString>, names: &[&str], now: SystemTime) ->
         private_key: text(PRIVATE_KEY)?,
     };
     let authority = Authority::from_pem(&pair)?;
-    if !authority.lifetime.is_over(now) {
+    let Lifetime { begins, ends } = authority.lifetime;
+    // One of a clock that was ahead is tried as of its beginning.
+    let valid = now.max(begins);
+    if let Ok(left) = ends.duration_since(valid) {
         // Is the key the certificate's? One that was spoilt is better found now than when it is needed.
-        authority.issue(
-            names,
-            now,
-            authority
-                .lifetime
-                .ends
-                .duration_since(now)
-                .unwrap_or_default(),
-        )?;
+        authority.issue(&[ANY_NAME], valid, left)?;
     }
     let bundle = Bundle::parse(bytes(BUNDLE).unwrap_or_default(), now);
     Ok(Kept::new(authority, bundle))
@@ -208,7 +235,7 @@ mod tests {
     }
 
     fn step(secret: Option<&Secret>, leads: bool, now: SystemTime) -> Result<Step> {
-        Found::of(secret, &NAMES, now).step(leads, now, &mk_options())
+        Found::of(secret, now).step(leads, now, &mk_options(), None)
     }
 
     /// That a Secret like this is given up for a new CA, and why.
@@ -301,6 +328,51 @@ mod tests {
             panic!("it is replaced");
         };
         assert_eq!(trusted, Bundle::default());
+    }
+
+    #[test]
+    fn one_of_a_clock_that_was_ahead_is_replaced_and_trusted_in_its_time() {
+        let now = SystemTime::now();
+        let early = mk_kept(now + DAY);
+        let secret = mk_secret(&early);
+        let Ok(Step::Make {
+            trusted,
+            reason,
+            otherwise: Some(before),
+        }) = step(Some(&secret), true, now)
+        else {
+            panic!("it is replaced");
+        };
+        assert!(reason.contains("ahead"), "{reason}");
+        assert_eq!(trusted, early.bundle);
+        assert_eq!(before.authority.pair(), early.authority.pair());
+        // Who waits for the Lease serves nothing that cannot be verified.
+        assert!(matches!(step(Some(&secret), false, now), Ok(Step::Wait)));
+        let in_its_time = step(Some(&secret), true, now + DAY);
+        assert!(matches!(in_its_time, Ok(Step::Use(_))), "{in_its_time:?}");
+    }
+
+    #[test]
+    fn what_is_served_stays_trusted_when_its_secret_is_spoilt_and_not_when_it_is_deleted() {
+        let now = SystemTime::now();
+        let kept = mk_kept(now);
+        let mut spoilt = mk_secret(&kept);
+        spoilt.data = None;
+        let made = |secret, now| match Found::of(secret, now).step(
+            true,
+            now,
+            &mk_options(),
+            Some(&kept),
+        ) {
+            Ok(Step::Make {
+                trusted, otherwise, ..
+            }) => (trusted, otherwise.is_some()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(made(Some(&spoilt), now), (kept.bundle.clone(), true));
+        assert_eq!(made(None, now), (Bundle::default(), false));
+        let after = now + DAY * 31;
+        assert_eq!(made(Some(&spoilt), after), (Bundle::default(), false));
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Lifetime {
         self.renewal() <= now
     }
 
+    /// Whether it is valid. One that was made by a clock that was ahead may not be yet, and nobody takes it until it is.
+    pub(super) fn is_valid_at(&self, now: SystemTime) -> bool {
+        self.validity().contains(&now)
+    }
+
     pub(super) fn is_over(&self, now: SystemTime) -> bool {
         self.ends <= now
     }
@@ -98,6 +103,16 @@ mod tests {
             let now = at(seconds);
             let found = (life.is_due(now), life.is_ending(now), life.is_over(now));
             assert_eq!(found, (due, ending, over), "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn what_a_clock_made_that_was_ahead_by_more_than_the_slack_is_not_valid_yet() {
+        let hour = Duration::from_secs(3_600);
+        let life = Lifetime::new(at(0) + hour * 8, hour);
+        for (hours, expected) in [(0, false), (6, false), (7, true), (8, true), (9, false)] {
+            let now = at(0) + hour * hours;
+            assert_eq!(life.is_valid_at(now), expected, "after {hours} h");
         }
     }
 

@@ -14,11 +14,14 @@
 //! 2. Both go into the `caBundle` of the APIServices and into a ConfigMap, while the old CA's certificate is still served.
 //! 3. After a pause, in which every kube-apiserver hears of it, the new CA's certificate is served.
 //!
-//! The same order holds when the Secret is deleted or spoilt: the CA in service stays published until its successor serves.
+//! The same order holds when the Secret is deleted or spoilt: the CA in service stays published until its successor serves. Who
+//! deletes it wants to be rid of the CA, so that one is not trusted after that and has no bridge; beside one that is spoilt the
+//! CA in service stays trusted until it ends.
 //!
 //! Only the holder of the Lease makes a CA or writes to the APIServices. Another process, which waits for the Lease and gets no
-//! requests, serves by the Secret as it finds it. All writes have preconditions besides: a Lease says nothing about a request
-//! that was sent before it was lost.
+//! requests, serves by the Secret as it finds it. The writes of the Secret and of the APIServices have preconditions besides: a
+//! Lease says nothing about a request that was sent before it was lost. That of the ConfigMap has none: by one that comes late it
+//! is wrong until the holder's next look.
 
 mod api_services;
 mod authority;

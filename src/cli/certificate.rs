@@ -115,7 +115,14 @@ impl Certificate {
             }
             Self::Own(keeper) => {
                 let check = process.readiness.check("certificate");
-                tasks.spawn("serving certificate", keeper.run(check, elected_rx));
+                let asked = process.asked.clone();
+                tasks.spawn("serving certificate", async move {
+                    // Who is about to end writes nothing any more: what it found wrong may be what its successor is to be
+                    // verified by.
+                    asked
+                        .run_until_cancelled(keeper.run(check, elected_rx))
+                        .await;
+                });
             }
         }
         elected_tx

@@ -96,13 +96,47 @@ fn with_an_own_certificate_the_server_has_no_right_to_make_one() {
     }
 }
 
+/// That the chart says why it renders nothing with these flags, and that it does once the certificate is the operator's.
+#[track_caller]
+fn check_needs_own_certificate(flags: &[&str], expected: &str) {
+    let chart = chart();
+    let template = [&["template", &chart][..], flags].concat();
+    let output = helm_output(&template);
+
+    assert!(!output.status.success(), "{flags:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains(expected), "{stderr}");
+    helm(&[&template[..], &["--set=tls.existingSecret=mine"]].concat());
+}
+
 #[test]
 fn a_ca_bundle_without_its_certificate_is_refused() {
-    let output = helm_output(&["template", &chart(), "--set=tls.caBundle=PEM"]);
+    check_needs_own_certificate(&["--set=tls.caBundle=PEM"], "tls.existingSecret");
+}
 
-    assert!(!output.status.success());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("tls.existingSecret"), "{stderr}");
+#[test]
+fn a_second_writer_of_the_ca_bundle_is_refused() {
+    let annotation = r"--set=apiService.annotations.cert-manager\.io/inject-ca-from=a/b";
+    check_needs_own_certificate(&[annotation], "cert-manager.io/inject-ca-from");
+}
+
+/// Who may create a Secret there may have one made that holds the token of any of its ServiceAccounts.
+#[test]
+fn kube_system_is_refused_where_the_server_would_have_to_create_a_secret_in_it() {
+    check_needs_own_certificate(&["--namespace=kube-system"], "kube-system");
+}
+
+#[test]
+fn a_name_that_no_client_can_ask_for_is_refused() {
+    for name in ["*.x.example", "x.example:443", "https://x.example", "[::1]"] {
+        // As JSON, because an asterisk and brackets mean something to `--set`.
+        let flag = format!("--set-json=tls.extraNames=[{name:?}]");
+        let output = helm_output(&["template", &chart(), &flag]);
+
+        assert!(!output.status.success(), "{name}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("extraNames"), "{stderr}");
+    }
 }
 
 #[test]
@@ -126,7 +160,7 @@ fn values_reach_the_flags_of_the_server() {
         "--set=warmPoolDriver=true",
         "--set=extraArgs={--v=2}",
         "--set=tls.certificateDuration=24h,tls.caDuration=1h30m",
-        "--set=tls.extraNames={sandboxes.example,192.0.2.1}",
+        "--set=tls.extraNames={sandboxes.example,192.0.2.1,2001:db8::1}",
     ]);
     let objects = objects_as_they_are(&rendered);
 
@@ -137,7 +171,7 @@ fn values_reach_the_flags_of_the_server() {
         "--v=2",
         "--tls-certificate-duration=24h",
         "--tls-ca-duration=1h30m",
-        "--tls-names=sandboxes.example,192.0.2.1",
+        "--tls-names=sandboxes.example,192.0.2.1,2001:db8::1",
     ] {
         assert!(
             args.iter().any(|arg| arg == expected),

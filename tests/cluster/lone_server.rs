@@ -107,9 +107,12 @@ impl LoneServer {
         self.start_serve_with(&[]);
     }
 
-    /// Starts the server with further flags.
+    /// Starts the server with further flags, or other values of those that it has.
     pub(crate) fn start_serve_with(&mut self, more: &[&str]) {
+        let name = |flag: &str| flag.split('=').next().map(str::to_owned);
+        let is_replaced = |flag: &&str| more.iter().any(|it| name(it) == name(flag));
         let flags = self.flags.iter().map(String::as_str);
+        let flags = flags.filter(|flag| !is_replaced(flag));
         let flags: Vec<&str> = flags.chain(more.iter().copied()).collect();
         self.serve = Some(start_binary("serve", &flags, self.directory.path()));
     }
@@ -117,6 +120,39 @@ impl LoneServer {
     /// Ends the server as a crash does.
     pub(crate) fn kill_serve(&mut self) {
         self.serve = None;
+    }
+
+    /// Asks the server to end, as the kubelet does.
+    pub(crate) fn terminate_serve(&self) {
+        self.serve.as_ref().expect("it was started").terminate();
+    }
+
+    /// Takes from the server's role the right to the `resource` of this name. [`Self::apply`] gives it back.
+    pub(crate) async fn forbid(&self, role: &str, resource: &str, name: &str) {
+        let kubectl = self.control_plane.kubectl();
+        let here = format!("--namespace={NAMESPACE}");
+        let get = ["get", role, "sandbox-apiserver", &here, "--output=json"];
+        let mut found: Value = serde_json::from_str(&kubectl.stdout(&get).await).unwrap();
+        let rules = found["rules"].as_array_mut().unwrap();
+        let n_rules = rules.len();
+        let has = |rule: &Value, field: &str, value: &str| {
+            let mut values = rule[field].as_array().into_iter().flatten();
+            values.any(|it| it == value)
+        };
+        rules
+            .retain(|rule| !(has(rule, "resources", resource) && has(rule, "resourceNames", name)));
+        assert_ne!(rules.len(), n_rules, "there is such a right");
+        let patch = json!({"rules": rules}).to_string();
+        let patch = [
+            "patch",
+            role,
+            "sandbox-apiserver",
+            &here,
+            "--type=merge",
+            "--patch",
+            &patch,
+        ];
+        kubectl.stdout(&patch).await;
     }
 
     /// Where the server is started.
