@@ -1,6 +1,6 @@
 //! The APIServices by which kube-apiserver finds this server, and the CAs by which it verifies it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::{StreamExt, stream::BoxStream};
@@ -19,6 +19,13 @@ use super::{
 };
 use crate::controller::within;
 
+/// Least time between two looks.
+pub(super) const LEAST: Duration = Duration::from_secs(1);
+/// Writes in a row that are made without more than that between them: an upgrade, or a new CA, takes one or two.
+const PATIENCE: u32 = 5;
+/// To about a minute.
+const DOUBLINGS: u32 = 6;
+
 /// This server's APIServices.
 pub(super) struct ApiServices {
     api: Api<APIService>,
@@ -27,6 +34,8 @@ pub(super) struct ApiServices {
     service: String,
     /// What was last logged of those that are left alone.
     said: BTreeMap<String, &'static str>,
+    /// How many publications in a row had to write.
+    rewrites: u32,
 }
 
 /// What is to be done about one.
@@ -48,6 +57,7 @@ impl ApiServices {
             namespace: options.namespace.clone(),
             service: options.service.clone(),
             said: BTreeMap::new(),
+            rewrites: 0,
         }
     }
 
@@ -79,15 +89,27 @@ impl ApiServices {
     /// # Errors
     /// The first; the others have had their try.
     pub(super) async fn publish(&mut self, bundle: &Bundle) -> Result<()> {
-        let mut outcome = Ok(());
+        let (mut outcome, mut wrote) = (Ok(()), false);
         for name in self.names.clone() {
-            let published = self.publish_one(&name, bundle).await;
-            outcome = outcome.and(published);
+            match self.publish_one(&name, bundle).await {
+                Ok(written) => wrote |= written,
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
+        self.rewrites = match wrote {
+            true => self.rewrites.saturating_add(1),
+            false => 0,
+        };
         outcome
     }
 
-    async fn publish_one(&mut self, name: &str, bundle: &Bundle) -> Result<()> {
+    /// Least time until the next publication.
+    pub(super) fn pause(&self) -> Duration {
+        pause(self.rewrites)
+    }
+
+    /// Whether it had to be written.
+    async fn publish_one(&mut self, name: &str, bundle: &Bundle) -> Result<bool> {
         // A kube-apiserver that has just heard of one writes its status: that is no failure, only another version.
         for _ in 1..TRIES {
             match self.attempt(name, bundle).await {
@@ -98,7 +120,7 @@ impl ApiServices {
         self.attempt(name, bundle).await
     }
 
-    async fn attempt(&mut self, name: &str, bundle: &Bundle) -> Result<()> {
+    async fn attempt(&mut self, name: &str, bundle: &Bundle) -> Result<bool> {
         let read = within(DEADLINE, self.api.get_opt(name)).await;
         let found = read.map_err(Error::calling(format!("reading the APIService {name}")))?;
         let verdict = match &found {
@@ -124,9 +146,10 @@ impl ApiServices {
                     .map_err(Error::calling(what))?;
                 self.said.remove(name);
                 tracing::info!(api_service = name, "caBundle written");
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn judge(&self, found: &APIService, bundle: &Bundle) -> Verdict {
@@ -158,6 +181,12 @@ impl ApiServices {
     }
 }
 
+/// Bounds a quarrel with somebody who writes the same field: after a few writes in a row each next one waits twice as long.
+fn pause(rewrites: u32) -> Duration {
+    let doublings = rewrites.saturating_sub(PATIENCE).min(DOUBLINGS);
+    LEAST * 2_u32.pow(doublings)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, SystemTime};
@@ -185,6 +214,7 @@ mod tests {
             namespace: "ns".to_owned(),
             service: "server".to_owned(),
             said: BTreeMap::new(),
+            rewrites: 0,
         };
         let mut spec = APIServiceSpec {
             service: Some(ServiceReference {
@@ -233,6 +263,12 @@ mod tests {
             judge(&bundle, |spec| spec.ca_bundle = Some(right)),
             Verdict::Right
         );
+    }
+
+    #[test]
+    fn who_writes_the_same_field_again_and_again_is_answered_ever_less_often() {
+        let seconds = [0, 1, 5, 6, 7, 11, 12, u32::MAX].map(|rewrites| pause(rewrites).as_secs());
+        assert_eq!(seconds, [1, 1, 1, 2, 4, 64, 64, 64]);
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     CertificateMetrics, Error, Options, Result,
-    api_services::ApiServices,
+    api_services::{ApiServices, LEAST},
     authority::Authority,
     bundle::Bundle,
     config_map::Notice,
@@ -28,8 +28,6 @@ use crate::{sequencer::Tenure, serving::TlsMaterial, telemetry::Check};
 
 /// Time between two looks at everything, when nothing is due.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Least time between two looks: bounds a quarrel with somebody who writes the same fields.
-const LEAST: Duration = Duration::from_secs(1);
 /// Longest pause after a failure; the first is [`LEAST`].
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -125,8 +123,10 @@ impl Keeper {
                     pause / 2
                 }
             };
-            sleep(LEAST).await;
-            let _ = timeout(wait.saturating_sub(LEAST), changes.next()).await;
+            // Not so long that something becomes due meanwhile.
+            let least = self.api_services.pause().min(wait).max(LEAST);
+            sleep(least).await;
+            let _ = timeout(wait.saturating_sub(least), changes.next()).await;
             // One look is enough for all that has changed by now.
             while changes.next().now_or_never().flatten().is_some() {}
         }
