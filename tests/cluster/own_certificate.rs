@@ -162,8 +162,11 @@ async fn a_ca_whose_secret_is_deleted_or_spoilt_has_a_successor_and_no_request_f
         // A look every half minute, and a pause of five seconds behind the publication.
         eventually(SOON * 2, "the successor serves", async || {
             let bundle = server.bundle().await;
+            let newest = CertificateDer::from_pem_slice(bundle.as_bytes()).unwrap();
+            let served = served(&bundle, server.port).await.unwrap();
             n_certificates(&bundle) == n_trusted
                 && bundle != before
+                && issuer(&served) == issuer(&newest)
                 && server.has_published(&bundle).await
         })
         .await;
