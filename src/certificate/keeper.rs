@@ -363,6 +363,24 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_name_that_no_client_can_ask_for_is_refused_before_anything_is_written() {
+        let config = kube::Config::new("http://localhost".parse().unwrap());
+        let options = Options {
+            namespace: "y".to_owned(),
+            service: "x".to_owned(),
+            secret: "ca".to_owned(),
+            names: vec!["*.x.example".to_owned()],
+            api_services: Vec::new(),
+            certificate_duration: HOUR,
+            ca_duration: HOUR,
+        };
+        let client = Client::try_from(config).unwrap();
+        let refused = Keeper::new(client, options, CertificateMetrics::default()).err();
+        let text = refused.map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.starts_with("\"*.x.example\" is neither"), "{text}");
+    }
+
     #[test]
     fn a_certificate_is_renewed_at_two_thirds_and_when_the_clock_is_put_back() {
         let now = SystemTime::now();
