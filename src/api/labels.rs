@@ -46,8 +46,11 @@ pub const CLAIM_REF: &str = "sandbox.cocoonstack.io/claim-ref";
 pub const ATTEMPT: &str = "sandbox.cocoonstack.io/attempt";
 /// Key in a daemon's claim metadata: which node that the create asked this one was, from 1.
 pub const ATTEMPT_NODE: &str = "sandbox.cocoonstack.io/attempt-node";
-/// Key in a daemon's claim metadata: the SandboxWarmPool that the node's claim gateway took it from. No other claim has it.
+/// Key in a daemon's claim metadata: the SandboxWarmPool that the node's claim gateway took it from. Forks inherit it.
 pub const WARM_POOL: &str = "sandbox.cocoonstack.io/warm-pool";
+/// Key in a daemon's claim metadata: the claim reference under which the gateway handed it over. A fork inherits it too, and has
+/// another reference: it is the gateway's claim only where both are the same.
+pub const HANDED_OVER: &str = "sandbox.cocoonstack.io/handed-over-as";
 
 /// The keys with [`PREFIX`] that are a client's to set.
 pub const CLIENT_KEYS: [&str; 5] = [TEMPLATE, NET, SIZE, TTL_SECONDS, SNAPSHOT];

@@ -19,8 +19,14 @@ use super::{
 /// A credential was shown and is not good, or none was shown where one is needed. Answered with 401 and no more: the reason is
 /// for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Unauthorized")]
-pub struct Unauthorized;
+pub enum Unauthorized {
+    /// The credential is not good.
+    #[error("Unauthorized")]
+    Refused,
+    /// kube-apiserver could not be asked about a token: nobody knows whether it is good. A built-in API answers this with 401 too.
+    #[error("Unauthorized")]
+    Unasked,
+}
 
 /// Finds out who a request comes from.
 #[derive(Debug)]
@@ -47,6 +53,8 @@ enum Source {
 #[derive(Default)]
 struct Shown {
     refused: bool,
+    /// Whether one of those that were refused may be good.
+    unasked: bool,
 }
 
 impl Authenticator {
@@ -88,8 +96,8 @@ impl Authenticator {
     /// call can log, believe or pass on one.
     ///
     /// # Errors
-    /// [`Unauthorized`] when a credential was shown and none is good, or none was shown and anonymous requests are off. Also
-    /// when kube-apiserver could not be asked about a token.
+    /// [`Unauthorized::Refused`] when a credential was shown and none is good, or none was shown and anonymous requests are off;
+    /// [`Unauthorized::Unasked`] when kube-apiserver could not be asked about a token.
     pub async fn authenticate(
         &self,
         headers: &mut HeaderMap,
@@ -118,7 +126,10 @@ impl Authenticator {
         let anonymous = || self.anonymous.clone().filter(|_| !shown.refused);
         identity.or_else(|| anonymous().map(direct)).ok_or_else(|| {
             self.metrics.unauthorized.inc();
-            Unauthorized
+            match shown.unasked {
+                true => Unauthorized::Unasked,
+                false => Unauthorized::Refused,
+            }
         })
     }
 }
@@ -177,7 +188,7 @@ impl Shown {
                 Ok(None) => self.refused = true,
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn StdError, "token not reviewed");
-                    self.refused = true;
+                    (self.refused, self.unasked) = (true, true);
                 }
             }
         }

@@ -88,6 +88,8 @@ pub(super) struct State {
     pub(super) refs: HashMap<CompactString, usize>,
     /// References that are being claimed beside the daemon: a row of one is told when that is decided, and not before.
     pub(super) reserved: HashSet<CompactString>,
+    /// What was confirmed to be gone, and the last look that had begun then: neither that nor an earlier one brings it back.
+    pub(super) gone: HashMap<ClaimId, u64>,
     /// What was taken of each pool since the last look.
     pub(super) taken: HashMap<PoolKey, u32>,
     /// The lines of the last changes; the newest is `seq`.
@@ -133,6 +135,7 @@ impl Board {
                 looked: None,
                 refs: HashMap::new(),
                 reserved: HashSet::new(),
+                gone: HashMap::new(),
                 taken: HashMap::new(),
                 log: VecDeque::new(),
                 log_bytes: 0,
@@ -160,7 +163,11 @@ impl Board {
     ) {
         let mut state = self.0.state.lock();
         let (seq, mut before) = (state.seq, std::mem::take(&mut state.entries));
+        state.gone.retain(|_, begun| *begun >= poll.0);
         for row in rows {
+            if state.gone.contains_key(&row.id) {
+                continue;
+            }
             let known = before.remove(&row.id);
             if known.is_none() && state.reserved.contains(&row.claim_ref) {
                 continue;
@@ -173,8 +180,7 @@ impl Board {
                 state.entries.insert(id, entry);
                 continue;
             }
-            state.forget_ref(&entry.row.claim_ref);
-            state.record(&encode(&Part::Removed(id)));
+            state.take_off(entry);
         }
         state.taken.clear();
         state.looked = Some(Instant::now());
@@ -335,6 +341,12 @@ impl State {
             }
         };
         self.entries.insert(id, entry);
+    }
+
+    /// Records that an entry is on the board no more.
+    pub(super) fn take_off(&mut self, entry: Entry) {
+        self.forget_ref(&entry.row.claim_ref);
+        self.record(&encode(&Part::Removed(entry.row.id)));
     }
 
     fn forget_ref(&mut self, claim_ref: &str) {

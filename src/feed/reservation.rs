@@ -8,7 +8,7 @@ use std::{
 use compact_str::CompactString;
 
 use super::{Board, Row, board::Shared};
-use crate::api::PoolKey;
+use crate::api::{ClaimId, PoolKey};
 
 /// When half of what was warm is taken, the daemon is looked at anew, unless that was done so lately: without listeners the next
 /// look may be seconds away, and a pool refills sooner.
@@ -19,8 +19,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 pub enum Unreserved {
     /// What the daemon holds is not known, or it does not answer.
     NotRead,
-    /// The daemon holds a sandbox of this reference, or one is being claimed.
+    /// The daemon holds a sandbox of this reference.
     NameTaken,
+    /// One of this reference is being claimed or given back.
+    NameUndecided,
     /// The daemon keeps no warm VM of the pool, or takes no claims.
     NothingWarm,
 }
@@ -42,8 +44,11 @@ impl Board {
         let Some(looked) = state.looked.filter(|_| self.daemon_answers()) else {
             return Err(Unreserved::NotRead);
         };
-        if state.refs.contains_key(claim_ref) || state.reserved.contains(claim_ref) {
+        if state.refs.contains_key(claim_ref) {
             return Err(Unreserved::NameTaken);
+        }
+        if state.reserved.contains(claim_ref) {
+            return Err(Unreserved::NameUndecided);
         }
         let pools = state.node.pools.iter();
         let warm = pools.filter(|known| known.key == *pool).map(|it| it.warm);
@@ -66,6 +71,18 @@ impl Board {
     /// Asks for a look at the daemon without waiting for its turn.
     pub fn look_soon(&self) {
         self.0.wanted.notify_one();
+    }
+
+    /// Takes off a sandbox that the daemon has confirmed to be gone: listeners hear of it now, and its name is free. A look that has
+    /// begun may still have it, and is not believed.
+    pub fn released(&self, id: &ClaimId) {
+        let mut state = self.0.state.lock();
+        let begun = self.0.polls_begun.load(Ordering::SeqCst);
+        state.gone.insert(id.clone(), begun);
+        if let Some(entry) = state.entries.remove(id) {
+            state.take_off(entry);
+            self.0.tell(&state, |_| {});
+        }
     }
 
     /// The sandboxes whose metadata has this key.
@@ -158,7 +175,7 @@ mod tests {
         );
         assert_eq!(refused("a/held"), Some(Unreserved::NameTaken));
         let first = board.reserve("a/x", &pool).unwrap();
-        assert_eq!(refused("a/x"), Some(Unreserved::NameTaken));
+        assert_eq!(refused("a/x"), Some(Unreserved::NameUndecided));
         drop(first);
         let again = board.reserve("a/x", &pool);
         assert_eq!(refused("a/y"), Some(Unreserved::NothingWarm));
@@ -187,5 +204,25 @@ mod tests {
         look(&board, &board.poll_begins(), vec![], 1);
         assert_eq!(ids(&board), [""; 0]);
         assert!(board.reserve("a/x", &pool).is_ok());
+    }
+
+    #[test]
+    fn what_is_released_is_gone_for_looks_that_had_begun_before_too() {
+        let (board, pool) = (Board::new(), mk_pool());
+        let rows = || vec![mk_row("sb_1", "a/x"), mk_row("sb_2", "a/y")];
+        look(&board, &board.poll_begins(), rows(), 2);
+        let under_way = board.poll_begins();
+        let seq = board.seq();
+        board.released(&"sb_1".into());
+        assert_eq!(ids(&board), ["sb_2"]);
+        assert_eq!(board.seq(), seq + 1, "listeners are told");
+        assert!(board.reserve("a/x", &pool).is_ok());
+        look(&board, &under_way, rows(), 2);
+        assert_eq!(ids(&board), ["sb_2"]);
+        board.released(&"sb_2".into());
+        // A daemon that lists it to whoever asks now has it after all.
+        look(&board, &board.poll_begins(), rows(), 2);
+        assert_eq!(ids(&board), ["sb_1", "sb_2"]);
+        assert!(board.0.state.lock().gone.is_empty());
     }
 }

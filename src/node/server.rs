@@ -37,7 +37,7 @@ pub(super) struct Server {
     pub(super) authorizer: Authorizer,
     pub(super) readiness: Readiness,
     pub(super) metrics: Metrics,
-    /// None for an agent without one: its routes are unknown then.
+    /// None for an agent without one: its routes are answered with 404 then.
     pub(super) gateway: Option<Gateway>,
 }
 
@@ -64,7 +64,7 @@ impl Server {
         if let (Route::Gateway(route), Some(gateway)) = (&route, &self.gateway) {
             let answer = gateway.answer(
                 route.clone(),
-                caller.as_ref().ok(),
+                caller.as_ref().map_err(|unauthorized| *unauthorized),
                 &self.authorizer,
                 request,
             );
@@ -74,6 +74,9 @@ impl Server {
             return text(StatusCode::UNAUTHORIZED, "unauthorized");
         };
         let path = request.uri().path().to_owned();
+        if matches!(route, Route::Gateway(_)) {
+            return gateway::no_gateway();
+        }
         let Some(attributes) = self.attributes(&route, request.method(), &path) else {
             return text(StatusCode::METHOD_NOT_ALLOWED, "no such method here");
         };

@@ -48,6 +48,9 @@ pub(super) enum Refusal {
     Invalid { field: &'static str, reason: String },
     #[error("sandboxclaims \"{}\" already exists", key.name)]
     NameTaken { key: SandboxKey },
+    /// Another claim of the name is under way, or is being given back. What comes of it is known soon.
+    #[error("sandboxclaims \"{}\" is being claimed or given back", key.name)]
+    NameUndecided { key: SandboxKey },
     #[error("the warm pool {pool:?} is {found}, not what the selector says")]
     OtherPool { pool: String, found: String },
     #[error("the node's gateway did not hand over claim {0}")]
@@ -57,10 +60,14 @@ pub(super) enum Refusal {
     Fallback { text: String },
     #[error("kube-apiserver cannot be asked")]
     Unasked,
-    #[error("the daemon has not confirmed the release of claim {0}, which is tried again")]
+    #[error(
+        "the end of claim {0} is not confirmed by the daemon and kube-apiserver, and is tried again"
+    )]
     NotReleased(ClaimId),
     #[error("the body did not come in time")]
     Slow,
+    #[error("this agent hands nothing over")]
+    NoGateway,
 }
 
 impl Refusal {
@@ -78,11 +85,12 @@ impl Refusal {
             Self::Invalid { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
             Self::NameTaken { .. } => (StatusCode::CONFLICT, "AlreadyExists"),
             Self::OtherPool { .. } => (StatusCode::CONFLICT, "Conflict"),
-            Self::NotOurs(_) => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::NotOurs(_) | Self::NoGateway => (StatusCode::NOT_FOUND, "NotFound"),
             Self::Slow => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
-            Self::Fallback { .. } | Self::Unasked | Self::NotReleased(_) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
-            }
+            Self::Fallback { .. }
+            | Self::Unasked
+            | Self::NameUndecided { .. }
+            | Self::NotReleased(_) => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
         }
     }
 
@@ -91,7 +99,7 @@ impl Refusal {
         match self {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden { .. } => "forbidden",
-            Self::NameTaken { .. } => "name_taken",
+            Self::NameTaken { .. } | Self::NameUndecided { .. } => "name_taken",
             Self::Fallback { .. } => "fallback",
             Self::Unasked | Self::NotReleased(_) => "error",
             Self::BadRequest { .. }
@@ -100,6 +108,7 @@ impl Refusal {
             | Self::Invalid { .. }
             | Self::OtherPool { .. }
             | Self::NotOurs(_)
+            | Self::NoGateway
             | Self::Slow => "invalid",
         }
     }
@@ -112,8 +121,8 @@ impl Refusal {
             "message": self.to_string(), "reason": reason, "code": code.as_u16(),
         });
         match self {
-            Self::Fallback { .. } => status["fallback"] = true.into(),
-            Self::Unasked => status["fallback"] = false.into(),
+            Self::Fallback { .. } | Self::NoGateway => status["fallback"] = true.into(),
+            Self::Unasked | Self::NameUndecided { .. } => status["fallback"] = false.into(),
             Self::Invalid { field, reason } => {
                 let cause =
                     json!({"reason": "FieldValueInvalid", "message": reason, "field": field});
@@ -131,7 +140,11 @@ impl Refusal {
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = of_type(self.body().to_string(), JSON);
         *response.status_mut() = self.status().0;
-        if matches!(self, Self::NotReleased(_) | Self::Unasked) {
+        let comes_again = matches!(
+            self,
+            Self::NotReleased(_) | Self::Unasked | Self::NameUndecided { .. }
+        );
+        if comes_again {
             let after = HeaderValue::from_static("1");
             response.headers_mut().insert(header::RETRY_AFTER, after);
         }
@@ -151,7 +164,7 @@ pub(super) fn created(granted: &Granted) -> Response<Body> {
     response
 }
 
-/// 204: nothing of the claim is left.
+/// 204: the VM is gone, and the SandboxClaim that was made for it goes.
 pub(super) fn gone() -> Response<Body> {
     let mut response = of_type("", JSON);
     *response.status_mut() = StatusCode::NO_CONTENT;

@@ -10,13 +10,14 @@ use std::{
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, oneshot},
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
+    metrics::GatewayMetrics,
     records::{Recorded, Records},
 };
 use crate::{
@@ -26,10 +27,15 @@ use crate::{
 
 /// What may be owed at one time. A gateway that owes more hands nothing over.
 const MAX_OWED: usize = 4_096;
-/// What is worked off at once.
+/// Of it, what may be of an earlier life: orphans whose records fail for ever keep nobody from claiming.
+const MAX_ORPHANS: usize = MAX_OWED / 2;
+/// What is worked off at once, and with claims that are given back, for which somebody waits.
 const AT_ONCE: usize = 8;
+const ENDS_AT_ONCE: usize = 16;
 /// How long one attempt may take.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
+/// How long the VM of a claim that is given back is kept for kube-apiserver to note that its object goes.
+const NOTED_WITHIN: Duration = Duration::from_secs(2);
 /// How long the loop sleeps when nothing is due.
 const IDLE: Duration = Duration::from_secs(3_600);
 
@@ -54,13 +60,14 @@ pub(super) enum Want {
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+pub(super) enum Outcome {
     Settled,
     Failed,
 }
 
 pub(super) struct Book {
     records: Records,
+    metrics: GatewayMetrics,
     // Held for one look-up or change, never over an await.
     pages: Mutex<Pages>,
     changed: Notify,
@@ -81,27 +88,34 @@ struct Entry {
     /// What is wanted by the attempt that is under way.
     trying: Option<Want>,
     failures: u32,
+    /// Who waits for the next attempt at what is wanted.
+    waiting: Vec<oneshot::Sender<Outcome>>,
+}
+
+/// Something that is due.
+struct Due {
+    owed: Owed,
+    want: Want,
+    failures: u32,
 }
 
 impl Book {
-    pub(super) fn new(records: Records) -> Self {
+    pub(super) fn new(records: Records, metrics: GatewayMetrics) -> Self {
         Self {
             records,
+            metrics,
             pages: Mutex::default(),
             changed: Notify::new(),
         }
-    }
-
-    pub(super) fn records(&self) -> &Records {
-        &self.records
     }
 
     pub(super) fn is_full(&self) -> bool {
         self.pages.lock().owed.len() >= MAX_OWED
     }
 
-    /// Notes what is wanted of a VM from now on.
-    pub(super) fn owe(&self, owed: Owed, want: Want) {
+    /// Notes what is wanted of a VM from now on. Who waits hears how the next attempt at it ends.
+    pub(super) fn owe(&self, owed: Owed, want: Want) -> oneshot::Receiver<Outcome> {
+        let (outcome_tx, outcome_rx) = oneshot::channel();
         let id = owed.delivery.claim.clone();
         let mut pages = self.pages.lock();
         pages.settled.remove(&id);
@@ -112,36 +126,33 @@ impl Book {
             backoff: Backoff::default(),
             trying: None,
             failures: 0,
+            waiting: Vec::new(),
         });
         entry.want = want;
         entry.due = Instant::now();
+        entry.waiting.retain(|waiting| !waiting.is_closed());
+        entry.waiting.push(outcome_tx);
+        self.metrics.owed(pages.owed.len());
         drop(pages);
         self.changed.notify_one();
+        outcome_rx
     }
 
-    /// Wants nothing recorded of a VM any more, if something is.
-    pub(super) fn forgo(&self, claim: &ClaimId) {
-        let mut pages = self.pages.lock();
-        if let Some(entry) = pages.owed.get_mut(claim) {
-            entry.want = Want::Gone;
-            entry.due = Instant::now();
-        }
-        drop(pages);
-        self.changed.notify_one();
-    }
-
-    pub(super) fn warm_pool_of(&self, claim: &ClaimId) -> Option<String> {
+    /// What is owed for a claim.
+    pub(super) fn owed(&self, claim: &ClaimId) -> Option<Owed> {
         let pages = self.pages.lock();
-        Some(pages.owed.get(claim)?.owed.warm_pool.clone())
+        Some(pages.owed.get(claim)?.owed.clone())
     }
 
-    /// Of what the daemon lists, what is neither owed nor settled, as much of it as there is room for; what it does not list any
-    /// more needs no memory.
+    /// Of what the daemon lists, what is neither owed nor settled, as long as less than `most` waits for its first attempt; what it
+    /// does not list any more needs no memory.
     pub(super) fn unknown(&self, mut listed: Vec<Owed>, most: usize) -> Vec<Owed> {
         let mut pages = self.pages.lock();
         let ids: HashSet<&ClaimId> = listed.iter().map(|owed| &owed.delivery.claim).collect();
         pages.settled.retain(|id| ids.contains(id));
-        let room = most.saturating_sub(pages.owed.len());
+        let untried = pages.owed.values().filter(|entry| entry.failures == 0);
+        let room = most.saturating_sub(untried.count());
+        let room = room.min(MAX_ORPHANS.saturating_sub(pages.owed.len()));
         listed.retain(|owed| {
             let id = &owed.delivery.claim;
             !pages.owed.contains_key(id) && !pages.settled.contains(id)
@@ -154,17 +165,25 @@ impl Book {
         self.pages.lock().owed.len()
     }
 
-    /// Something that is due, now under way; or when something will be.
-    fn take_due(&self, now: Instant) -> Result<(Owed, Want, u32), Instant> {
+    /// Something that is due while so much is under way, now under way too; or when something will be.
+    fn take_due(&self, now: Instant, under_way: usize) -> Result<Due, Instant> {
+        let has_room = |entry: &Entry| match entry.want {
+            Want::Recorded => under_way < AT_ONCE,
+            Want::Gone => under_way < ENDS_AT_ONCE,
+        };
         let mut pages = self.pages.lock();
         let waiting = pages
             .owed
             .values_mut()
-            .filter(|entry| entry.trying.is_none());
+            .filter(|entry| entry.trying.is_none() && has_room(entry));
         match waiting.min_by_key(|entry| entry.due) {
             Some(entry) if entry.due <= now => {
                 entry.trying = Some(entry.want);
-                Ok((entry.owed.clone(), entry.want, entry.failures))
+                Ok(Due {
+                    owed: entry.owed.clone(),
+                    want: entry.want,
+                    failures: entry.failures,
+                })
             }
             Some(entry) => Err(entry.due),
             None => Err(now + IDLE),
@@ -179,16 +198,25 @@ impl Book {
         };
         let tried = entry.trying.take();
         match outcome {
-            _ if tried != Some(entry.want) => entry.due = Instant::now(),
-            Outcome::Settled => {
-                pages.owed.remove(claim);
-                pages.settled.insert(claim.clone());
+            _ if tried != Some(entry.want) => {
+                entry.due = Instant::now();
+                return;
             }
+            Outcome::Settled => {}
             Outcome::Failed => {
                 entry.failures += 1;
                 entry.due = Instant::now() + entry.backoff.pause();
             }
         }
+        for waiting in entry.waiting.drain(..) {
+            // Who has left needs no word.
+            let _ = waiting.send(outcome);
+        }
+        if outcome == Outcome::Settled {
+            pages.owed.remove(claim);
+            pages.settled.insert(claim.clone());
+        }
+        self.metrics.owed(pages.owed.len());
     }
 
     /// Makes everything due once more.
@@ -208,18 +236,17 @@ impl Gateway {
         let mut last_tries = None;
         loop {
             let next = loop {
-                if under_way.len() >= AT_ONCE || last_tries == Some(0) {
+                if last_tries == Some(0) {
                     break Instant::now() + IDLE;
                 }
-                match book.take_due(Instant::now()) {
-                    Ok((owed, want, failures)) => {
+                match book.take_due(Instant::now(), under_way.len()) {
+                    Ok(due) => {
                         last_tries = last_tries.map(|left: usize| left - 1);
-                        under_way.push(self.clone().try_once(owed, want, failures).boxed());
+                        under_way.push(self.clone().try_once(due).boxed());
                     }
                     Err(due) => break due,
                 }
             };
-            self.0.metrics.owed(book.len());
             if last_tries.is_some() && under_way.is_empty() {
                 return;
             }
@@ -237,7 +264,12 @@ impl Gateway {
         }
     }
 
-    async fn try_once(self, owed: Owed, want: Want, failures: u32) -> (ClaimId, Outcome) {
+    async fn try_once(self, due: Due) -> (ClaimId, Outcome) {
+        let Due {
+            owed,
+            want,
+            failures,
+        } = due;
         let attempt = async {
             match want {
                 Want::Recorded => self.record_once(&owed, failures).await,
@@ -258,10 +290,8 @@ impl Gateway {
     async fn record_once(&self, owed: &Owed, failures: u32) -> Outcome {
         let claim = &owed.delivery.claim;
         let is_there = || self.is_absent(claim).map(|absent| !absent).boxed();
-        if failures > 0 && !is_there().await {
-            return Outcome::Settled;
-        }
-        match self.0.book.records.record(owed, is_there).await {
+        let is_late = owed.is_orphan || failures > 0;
+        match self.0.book.records.record(owed, is_late, is_there).await {
             Ok(recorded) => {
                 self.count(owed, recorded);
                 Outcome::Settled
@@ -290,15 +320,24 @@ impl Gateway {
     }
 
     async fn end_once(&self, owed: &Owed) -> Outcome {
-        let withdrawn = self.0.book.records.withdraw(owed).await;
-        if let Err(error) = &withdrawn {
-            let error = error as &dyn std::error::Error;
-            tracing::warn!(key = %owed.key, error, "a SandboxClaim is not withdrawn, which is tried again");
+        let withdrawn = timeout(NOTED_WITHIN, self.0.book.records.withdraw(owed)).await;
+        match &withdrawn {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = error as &dyn std::error::Error;
+                tracing::warn!(key = %owed.key, error, "a SandboxClaim is not withdrawn, which is tried again");
+            }
+            Err(_) => {
+                tracing::warn!(key = %owed.key, "a SandboxClaim is not withdrawn in time, which is tried again");
+            }
         }
         let released = self.is_released(&owed.delivery.claim).await;
+        if released {
+            self.0.board.released(&owed.delivery.claim);
+        }
         self.0.board.look_soon();
         match (withdrawn, released) {
-            (Ok(()), true) => Outcome::Settled,
+            (Ok(Ok(())), true) => Outcome::Settled,
             _ => Outcome::Failed,
         }
     }
@@ -314,11 +353,13 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::Metrics;
 
     fn mk_book() -> Book {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(config).unwrap();
-        Book::new(Records::new(client))
+        let metrics = GatewayMetrics::register(&Metrics::new());
+        Book::new(Records::new(client), metrics)
     }
 
     fn mk_owed(claim: &str) -> Owed {
@@ -334,8 +375,8 @@ mod tests {
     }
 
     fn due(book: &Book) -> Option<(String, Want)> {
-        let (owed, want, _) = book.take_due(Instant::now()).ok()?;
-        Some((owed.delivery.claim.to_string(), want))
+        let due = book.take_due(Instant::now(), 0).ok()?;
+        Some((due.owed.delivery.claim.to_string(), due.want))
     }
 
     #[tokio::test(start_paused = true)]
@@ -348,11 +389,28 @@ mod tests {
         assert_eq!(due(&book), None, "it waits");
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Recorded)));
-        book.forgo(&sb_1);
+        let mut heard = book.owe(mk_owed("sb_1"), Want::Gone);
         book.tried(&sb_1, Outcome::Settled);
+        assert!(heard.try_recv().is_err(), "that was the record");
         assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Gone)));
         book.tried(&sb_1, Outcome::Settled);
+        assert_eq!(heard.try_recv(), Ok(Outcome::Settled));
         assert_eq!((due(&book), book.len()), (None, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_waits_for_no_record() {
+        let book = mk_book();
+        book.owe(mk_owed("sb_1"), Want::Recorded);
+        book.owe(mk_owed("sb_2"), Want::Gone);
+        let due = |under_way| {
+            let due = book.take_due(Instant::now(), under_way).ok()?;
+            Some(due.owed.delivery.claim.to_string())
+        };
+        assert_eq!(due(ENDS_AT_ONCE), None);
+        assert_eq!(due(AT_ONCE).as_deref(), Some("sb_2"));
+        assert_eq!(due(AT_ONCE), None);
+        assert_eq!(due(AT_ONCE - 1).as_deref(), Some("sb_1"));
     }
 
     #[tokio::test]
@@ -372,6 +430,9 @@ mod tests {
         assert_eq!(unknown(8), ["sb_3", "sb_4"]);
         assert_eq!(unknown(2), ["sb_3"]);
         assert_eq!(unknown(1), [""; 0]);
+        due(&book);
+        book.tried(&"sb_2".into(), Outcome::Failed);
+        assert_eq!(unknown(1), ["sb_3"], "what failed takes nobody's place");
         // Ids are never used twice, so what is not listed any more is forgotten.
         assert_eq!(book.unknown(Vec::new(), 8), []);
         assert_eq!(unknown(8), ["sb_1", "sb_3", "sb_4"]);

@@ -1,6 +1,6 @@
 //! A claim: from what a caller may have to a VM that is handed over.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use tokio::sync::oneshot;
 
@@ -11,9 +11,9 @@ use super::{
     request::Order,
 };
 use crate::{
-    api::labels,
+    api::{Delivery, NodeName, SandboxKey, labels},
     feed::{Reservation, Row, State, Unreserved},
-    meta::UnixTime,
+    meta::{UnixTime, is_dns1123_label, is_dns1123_subdomain},
     sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
 };
 
@@ -25,7 +25,7 @@ impl Gateway {
     /// Dropping the future, as when the caller leaves, gives back what is granted afterwards.
     ///
     /// # Errors
-    /// [`Refusal::NameTaken`] and [`Refusal::Fallback`]: the caller has nothing.
+    /// [`Refusal::NameTaken`], [`Refusal::NameUndecided`] and [`Refusal::Fallback`]: the caller has nothing.
     pub(super) async fn claim(&self, order: Order) -> Answer {
         let begun = Instant::now();
         if self.0.tasks.is_closed() {
@@ -40,6 +40,9 @@ impl Gateway {
         let reserved = self.0.board.reserve(&claim_ref, &order.pool);
         let reservation = reserved.map_err(|unreserved| match unreserved {
             Unreserved::NameTaken => Refusal::NameTaken {
+                key: order.key.clone(),
+            },
+            Unreserved::NameUndecided => Refusal::NameUndecided {
                 key: order.key.clone(),
             },
             Unreserved::NotRead => Refusal::fallback("the node's daemon does not answer"),
@@ -136,19 +139,35 @@ impl Gateway {
 
 impl Owed {
     /// What a row of the daemon says that the gateway owes for it; `None` for a row that it did not hand over.
-    pub(in crate::node) fn of_row(row: &Row, node: &crate::api::NodeName) -> Option<Self> {
-        let warm_pool = row.metadata.get(labels::WARM_POOL)?.clone();
-        let (namespace, name) = row.claim_ref.split_once('/')?;
+    pub(in crate::node) fn of_row(row: &Row, node: &NodeName) -> Option<Self> {
+        let (key, warm_pool) = handed_over(&row.claim_ref, &row.metadata)?;
         Some(Self {
-            key: crate::api::SandboxKey::new(namespace, name),
+            key,
             warm_pool,
-            delivery: crate::api::Delivery {
+            delivery: Delivery {
                 node: node.clone(),
                 claim: row.id.clone(),
             },
             is_orphan: true,
         })
     }
+}
+
+/// The SandboxClaim and the warm pool of a claim that the gateway made, by what the daemon keeps of it. A fork has the mark of its
+/// parent, and not its reference. Names are checked, since everybody with the daemon's token can write them and they become paths.
+pub(super) fn handed_over(
+    claim_ref: &str,
+    metadata: &BTreeMap<String, String>,
+) -> Option<(SandboxKey, String)> {
+    if metadata.get(labels::HANDED_OVER)? != claim_ref {
+        return None;
+    }
+    let warm_pool = metadata.get(labels::WARM_POOL)?;
+    let (namespace, name) = claim_ref.split_once('/')?;
+    let are_names = is_dns1123_label(namespace)
+        && is_dns1123_subdomain(name)
+        && is_dns1123_subdomain(warm_pool);
+    are_names.then(|| (SandboxKey::new(namespace, name), warm_pool.clone()))
 }
 
 /// Another node, or a cold start, may do what this daemon does not.
@@ -158,4 +177,31 @@ fn refusal(error: &sandboxd::Error) -> Refusal {
         error if error.nothing_happened() => "the node's daemon refused the claim",
         _ => "the node's daemon did not answer; what it may have handed over is given back",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handed_over_is_what_has_the_mark_of_its_own_reference() {
+        let check = |claim_ref: &str, handed_over_as: &str, pool: &str, expected: Option<&str>| {
+            let metadata = BTreeMap::from([
+                (labels::HANDED_OVER.to_owned(), handed_over_as.to_owned()),
+                (labels::WARM_POOL.to_owned(), pool.to_owned()),
+            ]);
+            let found = handed_over(claim_ref, &metadata);
+            let found = found.map(|(key, pool)| format!("{key} of {pool}"));
+            assert_eq!(found.as_deref(), expected, "{claim_ref}");
+        };
+        check("a/x", "a/x", "p", Some("a/x of p"));
+        check("a/x-7", "a/x", "p", None);
+        check("", "", "p", None);
+        check("a/x/status", "a/x/status", "p", None);
+        check("a/..", "a/..", "p", None);
+        check("a/x_1", "a/x_1", "p", None);
+        check("A/x", "A/x", "p", None);
+        check("a/x", "a/x", "p?", None);
+        assert_eq!(handed_over("a/x", &BTreeMap::new()), None);
+    }
 }

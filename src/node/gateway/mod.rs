@@ -6,18 +6,22 @@
 //!   namespace. Both answers are the room [`auth`](crate::auth)'s, and count as long as there.
 //! - The gateway hands over warm VMs and nothing else. Whatever stands in the way (nothing warm, 429, a redirect, a daemon that is
 //!   silent) is answered with 503 and `fallback`: nothing was handed over, and the caller makes a SandboxClaim.
-//! - A name is claimed once on a node, and the second caller gets 409, as a second create does. The same sandbox for both was
-//!   rejected: its token is shown once, to who claimed it, and the subresource `token` has a right of its own.
+//! - A name is claimed once on a node, and the second caller gets 409, as a second create does; or 503 while it is not known what
+//!   comes of the first. The same sandbox for both was rejected: its token is shown once, to who claimed it, and the subresource
+//!   `token` has a right of its own.
 //! - A claim is durable when the daemon has granted it. Its reference is the SandboxClaim's name, and its metadata carries the warm
-//!   pool ([`WARM_POOL`](crate::api::labels::WARM_POOL)), which no other claim has: grant and mark are one write of the daemon, so
-//!   that there is no moment at which a kill loses one of them. A file of the agent's own was rejected: it costs a sync on the way
-//!   to the answer, and still leaves the moment between the grant and the file. Daemons before generation B keep no metadata;
-//!   there a kill between the answer and the record leaves a sandbox that is listed, but has no SandboxClaim.
+//!   pool and the reference once more ([`HANDED_OVER`](crate::api::labels::HANDED_OVER)): forks inherit metadata, and have other
+//!   references. Grant and mark are one write of the daemon, so that there is no moment at which a kill loses one of them.
+//!   A file of the agent's own was rejected: it costs a sync on the way to the answer, and still leaves the moment between the grant
+//!   and the file. Daemons before generation B keep no metadata; there a kill between the answer and the record leaves a sandbox
+//!   that is listed, but has no SandboxClaim.
 //! - The SandboxClaim is recorded afterwards (`records`, out of the `book`): made if there is none, and bound. Until it is, the
 //!   claim is owed; the next life of the agent finds what it owes on the daemon ([`orphan`](super::orphan)).
 //! - Pools are read when they are asked for, and kept for a while (`pools`). Watches were rejected: every agent of a fleet would
 //!   hold two, be told of every pool's status and hold every template, and need the right to list them, for the few pools that
 //!   somebody claims from on its node. The first claim from a pool in a minute waits for two reads.
+//! - A claim is given back when the VM is gone and the SandboxClaim goes, and 204 says that of both. The wish is in memory: an agent
+//!   that is killed while kube-apiserver is away may leave a SandboxClaim without a VM, whose giver was told 503.
 //! - Of two VMs for one SandboxClaim the one that is written into it first is bound; kube-apiserver decides, since both writes carry
 //!   the version that was read. The loser's VM is released only by who made it, and only if nobody was told of it: one that was
 //!   answered with 201 stays, is counted, and is listed under a name made of its id.
@@ -39,7 +43,10 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::task::TaskTracker;
 
 pub use access::ClaimAccess;
-pub(super) use {book::Owed, route::Route};
+pub(super) use {
+    book::Owed,
+    route::{Route, no_gateway},
+};
 
 use self::{book::Book, metrics::GatewayMetrics, pools::Pools, records::Records};
 use crate::{
@@ -98,6 +105,7 @@ impl Gateway {
             identity,
             board,
         } = ground;
+        let metrics = GatewayMetrics::register(metrics);
         Self(Arc::new(Inner {
             daemon,
             daemon_address,
@@ -105,9 +113,9 @@ impl Gateway {
             advertised: identity.daemon_address,
             board,
             pools: Pools::new(options.client.clone()),
-            book: Book::new(Records::new(options.client)),
+            book: Book::new(Records::new(options.client), metrics.clone()),
             access: options.access,
-            metrics: GatewayMetrics::register(metrics),
+            metrics,
             tasks: TaskTracker::new(),
         }))
     }

@@ -16,7 +16,8 @@ use crate::api::{PoolKey, SandboxTemplate, SandboxWarmPool, pool_key_of_pool};
 const FRESH: Duration = Duration::from_secs(10);
 /// How long it may be used while the other look is under way.
 const USABLE: Duration = Duration::from_secs(60);
-/// How long the answer that there is no pool is believed.
+/// How long the answer that there is no pool is believed, and for how long nobody asks again after a failure: who waited behind
+/// the one that failed would each wait as long once more.
 const FRESH_ABSENCE: Duration = Duration::from_secs(1);
 /// How long both reads may take.
 const READ_WITHIN: Duration = Duration::from_secs(2);
@@ -44,7 +45,7 @@ struct Slot {
 #[derive(Clone)]
 struct Known {
     /// What it stands for, or why it stands for nothing.
-    answer: Result<PoolKey, String>,
+    answer: Result<PoolKey, Refusal>,
     read: Instant,
 }
 
@@ -73,18 +74,18 @@ impl Pools {
     /// The daemon's pool that a SandboxWarmPool stands for.
     ///
     /// # Errors
-    /// [`Refusal::Fallback`] when it stands for none or kube-apiserver does not say.
+    /// [`Refusal::Fallback`] when it stands for none, [`Refusal::Unasked`] when kube-apiserver does not say.
     pub(super) async fn key_of(&self, namespace: &str, pool: &str) -> Result<PoolKey, Refusal> {
         let name = (namespace.to_owned(), pool.to_owned());
         let slot = self.slot(&name);
         let known = slot.known.lock().clone();
         match known {
-            Some(known) if known.is_fresh() => known.answer.map_err(Refusal::fallback),
+            Some(known) if known.is_fresh() => known.answer,
             Some(known) if known.is_usable() => {
                 self.refresh(name, slot);
-                known.answer.map_err(Refusal::fallback)
+                known.answer
             }
-            _ => self.ask(&name, &slot).await.map_err(Refusal::fallback),
+            _ => self.ask(&name, &slot).await,
         }
     }
 
@@ -109,25 +110,28 @@ impl Pools {
         });
     }
 
-    async fn ask(&self, name: &Name, slot: &Slot) -> Result<PoolKey, String> {
+    async fn ask(&self, name: &Name, slot: &Slot) -> Result<PoolKey, Refusal> {
         let _asking = slot.asking.lock().await;
         if let Some(known) = slot.known.lock().clone().filter(Known::is_fresh) {
             return known.answer;
         }
         let read = timeout(READ_WITHIN, self.read(name)).await;
         let answer = match read {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "a warm pool cannot be read");
-                return Err("the warm pool cannot be read".to_owned());
+            Ok(Ok(answer)) => answer.map_err(Refusal::fallback),
+            Ok(Err(error)) => Err(unread(&error)),
+            Err(_) => {
+                tracing::warn!("a warm pool was not read in time");
+                Err(Refusal::Unasked)
             }
-            Err(_) => return Err("the warm pool was not read in time".to_owned()),
         };
-        *slot.known.lock() = Some(Known {
-            answer: answer.clone(),
-            read: Instant::now(),
-        });
+        let mut known = slot.known.lock();
+        let is_failure = answer == Err(Refusal::Unasked);
+        if !(is_failure && known.as_ref().is_some_and(Known::is_usable)) {
+            *known = Some(Known {
+                answer: answer.clone(),
+                read: Instant::now(),
+            });
+        }
         answer
     }
 
@@ -142,5 +146,17 @@ impl Pools {
             return Ok(Err(format!("there is no SandboxTemplate {template:?}")));
         };
         Ok(pool_key_of_pool(name, &found).map_err(|error| error.to_string()))
+    }
+}
+
+/// What a caller is told when a pool is not read. What the agent may not read, the claim controller may.
+fn unread(error: &kube::Error) -> Refusal {
+    let shown = error as &dyn std::error::Error;
+    tracing::warn!(error = shown, "a warm pool cannot be read");
+    match error {
+        kube::Error::Api(status) if status.is_forbidden() => {
+            Refusal::fallback("the agent may not read the warm pool")
+        }
+        _ => Refusal::Unasked,
     }
 }

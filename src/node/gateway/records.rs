@@ -69,22 +69,24 @@ impl Records {
 
     /// Sees to it that there is a SandboxClaim of the name, and that it is bound.
     ///
-    /// Of an orphan nobody knows how long ago it was handed over, and its claim may have been deleted since. So the claim is read
-    /// first and the daemon afterwards (`is_there`): a claim is gone only after its VM, so that a VM that is still there after its
-    /// claim was not is the VM of no claim that was deleted.
+    /// What is late (an orphan, or what has failed before) was handed over nobody knows how long ago, and its claim may have been
+    /// deleted since, and made anew. So the claim is read first and the daemon afterwards (`is_there`), before anything is written:
+    /// a claim is gone only after its VM, so that a VM that is still there after its claim was not is the VM of no claim that was
+    /// deleted; and a claim that changes after it was read is not bound.
     pub(super) async fn record<'a>(
         &self,
         owed: &Owed,
+        is_late: bool,
         is_there: impl Fn() -> BoxFuture<'a, bool> + Send + Sync,
     ) -> Result<Recorded, Error> {
-        let mut known = match owed.is_orphan {
+        let mut known = match is_late {
             true => self.get(owed).await?,
             false => None,
         };
         let mut written = false;
         for _ in 0..MAX_LOOKS {
             let Some(claim) = known else {
-                if owed.is_orphan && !is_there().await {
+                if is_late && !is_there().await {
                     return Ok(Recorded::Gone);
                 }
                 known = self.create(owed).await?;
@@ -104,6 +106,9 @@ impl Records {
                 Binding::Another => return Ok(Recorded::Double),
                 // A server that says which sandbox a claim has, and not which VM that is, is an older one.
                 Binding::Open if has_sandbox(&claim) => return Ok(Recorded::Known),
+                Binding::Open if is_late && !written && !is_there().await => {
+                    return Ok(Recorded::Gone);
+                }
                 Binding::Open => {}
             }
             known = match self.bind(owed, &claim).await? {

@@ -113,13 +113,15 @@ impl Selector {
 impl Order {
     /// The claim as the daemon is asked for it. Its metadata tells later lives of this agent what it was made for.
     pub(super) fn request(&self) -> ClaimRequest {
+        let claim_ref = self.key.to_string();
         let metadata = BTreeMap::from([
+            (labels::HANDED_OVER.to_owned(), claim_ref.clone()),
             (labels::WARM_POOL.to_owned(), self.warm_pool.clone()),
             (labels::ATTEMPT.to_owned(), self.attempt.clone()),
         ]);
         ClaimRequest {
             ttl_seconds: LEASE_SECONDS,
-            claim_ref: self.key.to_string(),
+            claim_ref,
             metadata,
             ..ClaimRequest::new(self.pool.clone())
         }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::ClaimId,
-    auth::{Authorizer, Identity},
+    auth::{Authorizer, Identity, Unauthorized},
     node::server::Body,
 };
 
@@ -45,16 +45,21 @@ impl Route {
 }
 
 impl Gateway {
-    /// Answers a request whose caller is known; `None` for one whose credential is not good.
+    /// Answers a request of a caller who is known, or is not.
     pub(in crate::node) async fn answer(
         &self,
         route: Route,
-        caller: Option<&Identity>,
+        caller: Result<&Identity, Unauthorized>,
         authorizer: &Authorizer,
         request: Request<Incoming>,
     ) -> Response<Body> {
-        // Who shows nothing is nobody here, whatever probes may do.
-        let caller = caller.filter(|caller| !caller.user.is_anonymous());
+        let caller = match caller {
+            // Who shows nothing is nobody here, whatever probes may do.
+            Ok(caller) if caller.user.is_anonymous() => Err(Refusal::Unauthorized),
+            Ok(caller) => Ok(caller),
+            Err(Unauthorized::Refused) => Err(Refusal::Unauthorized),
+            Err(Unauthorized::Unasked) => Err(Refusal::Unasked),
+        };
         match route {
             Route::Claims => {
                 let claimed = self.take(caller, authorizer, request).await;
@@ -73,11 +78,11 @@ impl Gateway {
 
     async fn take(
         &self,
-        caller: Option<&Identity>,
+        caller: Result<&Identity, Refusal>,
         authorizer: &Authorizer,
         request: Request<Incoming>,
     ) -> Result<Granted, Refusal> {
-        let caller = caller.ok_or(Refusal::Unauthorized)?;
+        let caller = caller?;
         if request.method() != Method::POST {
             return Err(Refusal::Method);
         }
@@ -93,11 +98,11 @@ impl Gateway {
     async fn put_back(
         &self,
         claim: &ClaimId,
-        caller: Option<&Identity>,
+        caller: Result<&Identity, Refusal>,
         authorizer: &Authorizer,
         request: Request<Incoming>,
     ) -> Result<(), Refusal> {
-        let caller = caller.ok_or(Refusal::Unauthorized)?;
+        let caller = caller?;
         if request.method() != Method::DELETE {
             return Err(Refusal::Method);
         }
@@ -107,6 +112,11 @@ impl Gateway {
         check.await?;
         self.release(&namespace, claim).await
     }
+}
+
+/// What an agent without a gateway answers.
+pub(in crate::node) fn no_gateway() -> Response<Body> {
+    Refusal::NoGateway.into_response()
 }
 
 async fn read(request: Request<Incoming>) -> Result<bytes::Bytes, Refusal> {

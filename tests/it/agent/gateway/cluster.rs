@@ -1,4 +1,4 @@
-//! Just enough of kube-apiserver for a gateway: access reviews, one warm pool, and SandboxClaims with their versions.
+//! Just enough of kube-apiserver for a gateway: reviews, one warm pool, and SandboxClaims with their versions.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use sandbox_apiserver::serving::{Connection, ServeOptions, Transport, run};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const NAMESPACED: &str = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/team/";
@@ -32,7 +32,11 @@ struct State {
     claims: Mutex<BTreeMap<String, Value>>,
     version: AtomicU64,
     down: AtomicBool,
+    unreviewed: AtomicBool,
     listed: AtomicBool,
+    /// Requests whose paths have this wait until it is another.
+    held: watch::Sender<Option<&'static str>>,
+    waiting: AtomicU64,
 }
 
 impl Cluster {
@@ -66,6 +70,21 @@ impl Cluster {
     /// Whether writes of claims fail from now on.
     pub(super) fn set_down(&self, down: bool) {
         self.state.down.store(down, Ordering::SeqCst);
+    }
+
+    /// Whether reviews of tokens fail from now on.
+    pub(super) fn set_unreviewed(&self, unreviewed: bool) {
+        self.state.unreviewed.store(unreviewed, Ordering::SeqCst);
+    }
+
+    /// Requests whose paths have this get no answer until the next call.
+    pub(super) fn hold(&self, held: Option<&'static str>) {
+        self.state.held.send_replace(held);
+    }
+
+    /// How many requests wait.
+    pub(super) fn waiting(&self) -> u64 {
+        self.state.waiting.load(Ordering::SeqCst)
     }
 
     pub(super) fn claim(&self, name: &str) -> Option<Value> {
@@ -122,6 +141,9 @@ impl State {
             ("POST", ..) => {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
                 assert_eq!(body["kind"], "SandboxClaim");
+                if name.starts_with("refused") {
+                    return failure(403, "Forbidden");
+                }
                 if self.claims.lock().unwrap().contains_key(&name) {
                     return failure(409, "AlreadyExists");
                 }
@@ -146,6 +168,16 @@ impl State {
     }
 }
 
+/// The users of a few tokens.
+fn review(token: &str) -> Value {
+    let name = match token {
+        "team" | "other" => format!("system:serviceaccount:{token}:robot"),
+        "ann" => "ann".to_owned(),
+        _ => return json!({"authenticated": false}),
+    };
+    json!({"authenticated": true, "user": {"username": name}})
+}
+
 fn failure(code: u16, reason: &str) -> (StatusCode, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": reason, "reason": reason, "code": code});
@@ -158,7 +190,22 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Response<Full<
     let body = body.collect().await.unwrap().to_bytes();
     let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
     let path = parts.uri.path();
-    let (status, object) = if path.ends_with("/subjectaccessreviews") {
+    let is_held = |held: &Option<&str>| held.is_some_and(|held| path.contains(held));
+    if is_held(&state.held.borrow()) {
+        let mut held = state.held.subscribe();
+        state.waiting.fetch_add(1, Ordering::SeqCst);
+        let _ = held.wait_for(|held| !is_held(held)).await;
+        state.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+    let (status, object) = if path.ends_with("/tokenreviews") {
+        match state.unreviewed.load(Ordering::SeqCst) {
+            true => failure(500, "InternalError"),
+            false => {
+                object["status"] = review(object["spec"]["token"].as_str().unwrap());
+                (StatusCode::CREATED, object)
+            }
+        }
+    } else if path.ends_with("/subjectaccessreviews") {
         let spec = &object["spec"];
         let asked = &spec["resourceAttributes"];
         let namespace = asked["namespace"].as_str().unwrap();
