@@ -86,8 +86,9 @@ async fn an_orphan_that_is_listed_and_gone_is_given_to_no_claim() {
     assert!(bench.daemon().inject(denied()).await);
     // The user has made a claim of the name anew.
     bench.cluster.make("box", json!({}));
-    bench.cluster.set_down(false);
     bench.kill_and_restart().await;
+    // Now, when nothing of the earlier life is under way any more.
+    bench.cluster.set_down(false);
     until("both are looked up", || {
         bench.agent.metric("owed") == 0 && bench.agent.outcome("records_total", "gone") == 2
     })
