@@ -1,8 +1,8 @@
 //! What an earlier life of the agent handed over and did not record.
 //!
 //! The daemon's own list is the record of deliveries: it carries the gateway's mark, which names the claim itself, so that neither
-//! a sandbox made with `kubectl create` nor a fork is ever taken for one. Each marked sandbox that this life knows nothing of is looked up once, by its
-//! name; nothing is listed in the cluster, and nothing is ever released here.
+//! a sandbox made with `kubectl create` nor a fork is ever taken for one. Each marked sandbox that this life knows nothing of is
+//! looked up once, by its name; nothing is listed in the cluster, and nothing is ever released here.
 
 use std::time::Duration;
 
