@@ -88,7 +88,7 @@ async fn an_installation_is_available_and_nobody_has_made_a_certificate_by_hand(
 
 #[tokio::test]
 async fn certificates_and_cas_are_renewed_and_no_request_fails() {
-    let flags = ["--set=tls.certificateDuration=12s,tls.caDuration=30s"];
+    let flags = ["--set=tls.certificateDuration=20s,tls.caDuration=50s"];
     let server = LoneServer::started(&flags).await;
     let first = server.bundle().await;
     let load = Load::start(&server);
