@@ -42,6 +42,8 @@ pub(super) struct Claim {
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) claims: BTreeMap<String, Claim>,
+    /// How often the cluster forgot it.
+    pub(super) n_forgotten: u32,
     /// What it published, oldest first.
     pub(super) published: Vec<Vec<Claim>>,
     /// The id and uid of every claim that it ever had.

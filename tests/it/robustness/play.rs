@@ -75,8 +75,8 @@ pub(super) async fn play(house: &House, schedule: &Schedule, run: u64) -> Record
     player.record
 }
 
-/// A node that was asked, and what it will answer.
-type Reading<'a> = Option<(usize, ReadGuard<'a>, Vec<Claim>)>;
+/// A node that was asked, how often it had been forgotten by then, and what it will answer.
+type Reading<'a> = Option<(usize, u32, ReadGuard<'a>, Vec<Claim>)>;
 
 impl<'a> Player<'a> {
     async fn step<'f>(&mut self, step: &Step, fleet: &'f Arc<Fleet>, reading: &mut Reading<'f>) {
@@ -119,12 +119,20 @@ impl<'a> Player<'a> {
                     && let Some(guard) = fleet.begin_read(&nodes::name(node))
                 {
                     let rows = self.nodes[node].claims.values().cloned().collect();
-                    *reading = Some((node, guard, rows));
+                    *reading = Some((node, self.nodes[node].n_forgotten, guard, rows));
                 }
             }
             Step::EndRead => {
-                if let Some((node, guard, rows)) = reading.take() {
-                    self.end_read(node, guard, rows, false);
+                if let Some((node, n_forgotten, guard, rows)) = reading.take() {
+                    match self.nodes[node].n_forgotten == n_forgotten {
+                        true => self.end_read(node, guard, rows, false),
+                        // The answer of a node that is none any more says nothing of one that came in its place.
+                        false => self.house.fleet.read(
+                            guard,
+                            &rows.iter().map(Claim::row).collect::<Vec<_>>(),
+                            self.now(),
+                        ),
+                    }
                 }
             }
             Step::Restart { node } => {
@@ -297,6 +305,7 @@ impl<'a> Player<'a> {
 
     fn forget(&mut self, node: usize) {
         let head = self.house.head();
+        self.nodes[node].n_forgotten += 1;
         self.nodes[node].published.clear();
         self.nodes[node].told_late.clear();
         self.nodes[node].unsure.clear();
