@@ -163,12 +163,12 @@ impl State {
             if state_of(&merged) != state_of(&known.value) {
                 merged.changed = now.wall;
             }
-            let is_known_by_now = merged.attempt != known.value.attempt;
+            let learnt = (merged.attempt != known.value.attempt).then(|| merged.clone());
             if merged != known.value {
-                self.put(merged.clone());
+                self.put(merged);
             }
-            if is_known_by_now {
-                self.contest(&merged);
+            if let Some(learnt) = learnt {
+                self.contest(&learnt);
             }
             return true;
         }

@@ -138,6 +138,10 @@ impl Sandbox {
 
     /// Whether no reader can tell the two apart, although they may differ in what this server keeps for itself.
     pub(super) fn reads_as(&self, other: &Self) -> bool {
+        let kept = |one: &Self| (one.gone, one.daemon.clone(), one.attempt);
+        if kept(self) == kept(other) {
+            return self == other;
+        }
         let shown = |one: &Self| {
             let release = (one.has_vm(), one.awaits_release());
             (one.reached_at(), one.pod_ip(), release)
