@@ -14,7 +14,7 @@ use crate::{
     direct::Daemon,
     latency::Latencies,
     options::Options,
-    report::{Goal, Report, Unit, milliseconds},
+    report::{Goal, NO_GOALS, Report, Unit, milliseconds},
     stage::{TEMPLATE, sandbox},
 };
 
@@ -62,7 +62,7 @@ async fn one_by_one(
         direct.add(claimed.latency);
         daemon.release(&claimed.id).await?;
     }
-    report.latencies("claim", &served, None, Some(&direct));
+    report.latencies("claim", &served, NO_GOALS, Some(&direct));
     let beside = served.percentile(50).saturating_sub(direct.percentile(50));
     report
         .time("claim beside the node's own time, p50", beside)
@@ -73,7 +73,7 @@ async fn one_by_one(
     for name in &names {
         deleted.add(cluster.client.delete(&name.path()).await?.latency);
     }
-    report.latencies("delete", &deleted, None, None);
+    report.latencies("delete", &deleted, NO_GOALS, None);
     Ok(())
 }
 
@@ -120,7 +120,7 @@ async fn at_once(
     let (direct_elapsed, direct) = finish(workers).await?;
 
     let what = format!("claim, {in_flight} at once");
-    report.latencies(&what, &served, None, Some(&direct));
+    report.latencies(&what, &served, NO_GOALS, Some(&direct));
     report
         .row(
             &format!("{what}, rate"),

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     client::Client,
     control_plane::{self, ControlPlane},
+    gateway::{Files, GatewayNode},
     options::Options,
     stage::{self, API, Stage, StageOptions},
     tls_client,
@@ -40,6 +41,8 @@ pub(crate) struct Cluster {
     port: u16,
     config: ClientConfig,
     pub(crate) stage: Stage,
+    /// For a node with an agent that the server listens to; taken by it.
+    pub(crate) agent_files: Option<Files>,
 }
 
 /// The server as a process.
@@ -64,7 +67,8 @@ impl Cluster {
         apply(&control_plane, &prerequisites(&namespaces)).await;
         eprintln!("starting {} nodes and the server", options.nodes);
         let begun = Instant::now();
-        let stage = Stage::start(stage_options(options, &namespaces)).await;
+        let files = GatewayNode::files();
+        let stage = Stage::start(stage_options(options, &namespaces, &files)).await;
         let flag = format!("--secure-port={}", stage.port);
         let binary = Path::new(env!("CARGO_BIN_EXE_sandbox-apiserver"));
         let server = Server(Usage::find(binary, &flag)?);
@@ -90,6 +94,7 @@ impl Cluster {
             port: stage.port,
             config,
             stage,
+            agent_files: Some(files),
         })
     }
 
@@ -169,14 +174,16 @@ struct Item {
     metadata: Name,
 }
 
-fn stage_options(options: &Options, namespaces: &[String]) -> StageOptions {
+fn stage_options(options: &Options, namespaces: &[String], files: &Files) -> StageOptions {
+    let agent_token = format!("--agent-token-file={}", files.server_token().display());
+    let own = std::iter::once(agent_token);
     StageOptions {
         nodes: options.nodes,
         sandboxes: options.sandboxes,
         warm: options.warm,
         publish_period: Duration::from_secs(options.publish_period_seconds),
         sim_flags: vec![format!("--namespaces={}", namespaces.join(","))],
-        serve_flags: options.serve_flags.clone(),
+        serve_flags: own.chain(options.serve_flags.iter().cloned()).collect(),
         ..StageOptions::default()
     }
 }

@@ -79,7 +79,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(options: Options) -> anyhow::Result<()> {
-    let cluster = Cluster::start(&options).await?;
+    let mut cluster = Cluster::start(&options).await?;
     let mut report = Report::new();
     report.memory("memory, before the load", cluster.server.memory()?, None);
     if options.runs(Part::Reads) {
@@ -91,7 +91,7 @@ async fn measure(options: Options) -> anyhow::Result<()> {
         claims::measure(&cluster, &options, &mut report).await?;
     }
     if options.runs(Part::Gateway) {
-        gateway::measure(&cluster, &options, &mut report).await?;
+        gateway::measure(&mut cluster, &options, &mut report).await?;
     }
     if options.runs(Part::Watches) {
         let watchers = watches::open(&cluster, options.watchers).await?;

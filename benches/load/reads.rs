@@ -11,7 +11,7 @@ use crate::{
     cluster::{Cluster, Name, all},
     latency::Latencies,
     options::Options,
-    report::{Goal, Report, Unit, megabytes},
+    report::{Goal, NO_GOALS, Report, Unit, megabytes},
 };
 
 /// What kubectl asks for.
@@ -109,7 +109,7 @@ async fn gets(
     report.latencies(
         "get, random name",
         &found,
-        Some(Goal::AtMost(0.5)),
+        [Some(Goal::AtMost(0.5)), None],
         Some(&bytes),
     );
     let each = |spent: Duration| spent.as_secs_f64() * 1e3 / options.gets as f64;
@@ -126,7 +126,7 @@ async fn gets(
         let path = format!("{}/absent-{turn}", name.collection());
         absent.add(cluster.client.get_absent(&path).await?.latency);
     }
-    report.latencies("get, absent name", &absent, None, None);
+    report.latencies("get, absent name", &absent, NO_GOALS, None);
     Ok(())
 }
 
@@ -146,7 +146,7 @@ async fn pages(
         bytes.add(ceiling.client.get("/page").await?.latency);
         path = next_page(&page.body)?;
     }
-    report.latencies("page of 500, JSON", &pages, None, Some(&bytes));
+    report.latencies("page of 500, JSON", &pages, NO_GOALS, Some(&bytes));
     Ok(())
 }
 
@@ -198,7 +198,7 @@ async fn lists(
         spent += cluster.server.cpu()? - before.0;
         spent_on_bytes += ceiling.usage.cpu()? - before.1;
     }
-    report.latencies(what, &lists, *goal, Some(&bytes));
+    report.latencies(what, &lists, [*goal, None], Some(&bytes));
     let n_lists = u32::try_from(n_lists)?;
     report
         .time(&format!("{what}, CPU of the server"), spent / n_lists)

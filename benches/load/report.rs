@@ -53,6 +53,9 @@ pub(crate) enum Goal {
     AtLeast(f64),
 }
 
+/// For latencies that are measured only.
+pub(crate) const NO_GOALS: [Option<Goal>; 2] = [None, None];
+
 impl Report {
     pub(crate) fn new() -> Self {
         Self::default()
@@ -73,15 +76,15 @@ impl Report {
         self.row(what, milliseconds(time), Unit::Milliseconds)
     }
 
-    /// Two rows, p50 and p99, with a goal for the first.
+    /// Two rows, p50 and p99, each with its goal.
     pub(crate) fn latencies(
         &mut self,
         what: &str,
         latencies: &Latencies,
-        goal: Option<Goal>,
+        goals: [Option<Goal>; 2],
         ceiling: Option<&Latencies>,
     ) {
-        for (percent, goal) in [(50, goal), (99, None)] {
+        for (percent, goal) in [50, 99].into_iter().zip(goals) {
             let what = format!("{what}, p{percent}");
             let row = self.time(&what, latencies.percentile(percent));
             row.goal = goal;

@@ -17,7 +17,7 @@ use crate::{
     cluster::{Cluster, Name, all},
     latency::Latencies,
     options::Options,
-    report::Report,
+    report::{NO_GOALS, Report},
 };
 
 /// An event that takes longer is lost.
@@ -70,7 +70,7 @@ pub(crate) async fn measure(
     );
     for turn in 0..options.changes {
         let name = Name::of_claim(format!("watched-{turn}"));
-        watchers.received.lock().clear();
+        watchers.forget();
         let begun = Instant::now();
         answers.add(claim(&cluster.client, &name).await?.latency);
         let mut arrivals = watchers.all_have(&name, begun).await?;
@@ -83,17 +83,26 @@ pub(crate) async fn measure(
     report.latencies(
         &format!("claim with {n_watchers} watchers"),
         &answers,
-        None,
+        NO_GOALS,
         None,
     );
-    report.latencies("claim to event, first watcher", &first, None, None);
-    report.latencies("claim to event, last watcher", &last, None, None);
+    report.latencies("claim to event, first watcher", &first, NO_GOALS, None);
+    report.latencies("claim to event, last watcher", &last, NO_GOALS, None);
     Ok(())
 }
 
 impl Watchers {
+    /// Drops what was received so far, which the next change would be looked for in.
+    pub(crate) fn forget(&self) {
+        self.received.lock().clear();
+    }
+
     /// How long after `begun` each watcher was told of the new sandbox.
-    async fn all_have(&self, name: &Name, begun: Instant) -> anyhow::Result<Vec<Duration>> {
+    pub(crate) async fn all_have(
+        &self,
+        name: &Name,
+        begun: Instant,
+    ) -> anyhow::Result<Vec<Duration>> {
         let field = format!("\"name\":\"{}\"", name.name);
         let deadline = begun + EVENT_WITHIN;
         loop {

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Gateway, lease, release::Answer, route::is_silence};
+use super::{Gateway, lease, route::is_silence};
 use crate::{
     api::{ClaimId, NodeName},
     fleet::{Now, REAP_GRACE},
@@ -221,25 +221,25 @@ impl Gateway {
             fleet.set_deleted(&node, &claim, Now::read());
         }
         let answer = match (standing, address) {
-            (Standing::Over, _) => Answer::Gone,
+            (Standing::Over, _) => Ok(()),
             // The node's publication is gone, and every sandbox of it with it.
-            (Standing::Known, None) if !in_index => Answer::Gone,
+            (Standing::Known, None) if !in_index => Ok(()),
             (_, None) => return None,
             (_, Some(address)) => {
-                let answer = self.try_release(&address, &claim).await;
-                if matches!(answer, Answer::Gone) {
+                let answer = self.daemon(&address).release(&claim).await;
+                if answer.is_ok() {
                     fleet.heard(&node, Now::read());
                 }
                 answer
             }
         };
         match answer {
-            Answer::Gone => {
+            Ok(()) => {
                 fleet.released(&node, &claim, Now::read());
                 self.settle_debt(&node, &claim);
                 None
             }
-            Answer::Open(error) => {
+            Err(error) => {
                 tracing::debug!(%node, %claim, error = &error as &dyn std::error::Error, "a release is still owed");
                 Some(error)
             }

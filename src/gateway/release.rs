@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Error, Gateway, Result, route::key_of};
 use crate::{
-    api::{ClaimId, Delivery, NodeAddress, NodeName, SandboxKey},
+    api::{ClaimId, Delivery, NodeName, SandboxKey},
     fleet::{Now, Sandbox, key_of_claim_ref},
     sandboxd,
     store::Stored,
@@ -17,12 +17,6 @@ pub enum Released {
     Gone(Arc<Stored<Sandbox>>),
     /// It is owed: the sandbox is still listed, as deleted.
     Pending(Arc<Stored<Sandbox>>),
-}
-
-/// What a node said to a release.
-pub(super) enum Answer {
-    Gone,
-    Open(sandboxd::Error),
 }
 
 impl Gateway {
@@ -73,16 +67,14 @@ impl Gateway {
         let sandbox = &record.value;
         let answer = match self.address_of(sandbox) {
             Err(_) => None,
-            Ok(address) => Some(self.try_release(&address, &sandbox.claim).await),
+            Ok(address) => Some(self.daemon(&address).release(&sandbox.claim).await),
         };
         match answer {
-            Some(Answer::Gone) => {
+            Some(Ok(())) => {
                 self.inner.metrics.called("release", true);
                 return Ok(self.forget(&record));
             }
-            Some(Answer::Open(
-                error @ (sandboxd::Error::NoToken { .. } | sandboxd::Error::Fenced),
-            )) => {
+            Some(Err(error @ (sandboxd::Error::NoToken { .. } | sandboxd::Error::Fenced))) => {
                 if sandbox.deleted_at.is_some() {
                     // It is marked already, and would stay so for ever.
                     self.owe(
@@ -93,7 +85,7 @@ impl Gateway {
                 }
                 return Err(Error::of_call(&sandbox.node, &key_of(sandbox), error));
             }
-            Some(Answer::Open(error)) => {
+            Some(Err(error)) => {
                 self.suspect_if_silent(&sandbox.node, &error);
                 tracing::info!(node = %sandbox.node, claim = %sandbox.claim, error = &error as &dyn std::error::Error, "a release is owed");
             }
@@ -150,27 +142,12 @@ impl Gateway {
         if key_of_claim_ref(&found.row.claim_ref).as_ref() != Some(key) {
             return true;
         }
-        let released = matches!(self.try_release(&address, claim).await, Answer::Gone);
+        let released = self.daemon(&address).release(claim).await.is_ok();
         if released {
             // It may have been listed meanwhile.
             fleet.released(node, claim, Now::read());
         }
         released
-    }
-
-    /// Asks the node for the release. A "not found" counts only when the node, asked with the same token, does not list the
-    /// claim either: to a wrong token it says the same.
-    pub(super) async fn try_release(&self, address: &NodeAddress, claim: &ClaimId) -> Answer {
-        let daemon = self.daemon(address);
-        match daemon.release(claim).await {
-            Ok(()) => Answer::Gone,
-            Err(error @ sandboxd::Error::NotFound { .. }) => match daemon.sandbox(claim).await {
-                Err(sandboxd::Error::NotFound { .. }) => Answer::Gone,
-                Ok(_) => Answer::Open(error),
-                Err(error) => Answer::Open(error),
-            },
-            Err(error) => Answer::Open(error),
-        }
     }
 
     fn forget(&self, record: &Arc<Stored<Sandbox>>) -> Released {

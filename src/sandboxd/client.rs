@@ -136,11 +136,27 @@ impl Node<'_> {
             .await
     }
 
-    /// Destroys a sandbox. [`Error::NotFound`] is also what a daemon says to a token it does not know.
+    /// Destroys a sandbox, or finds that it is gone. A release is answered "not found" by a daemon that does not know our token
+    /// as well, so that counts only when the daemon, asked with the same token, does not list the sandbox either.
     ///
     /// Source: `POST /v1/sandboxes/{id}/release`.
     pub async fn release(&self, id: &ClaimId) -> Result<()> {
-        self.done(Method::POST, &sandbox_path(id, "/release")).await
+        let released = self.done(Method::POST, &sandbox_path(id, "/release")).await;
+        match released {
+            Err(Error::NotFound { .. }) if self.is_absent(id).await? => Ok(()),
+            released => released,
+        }
+    }
+
+    /// Whether the daemon says that it has no such sandbox.
+    ///
+    /// Source: as [`Node::sandbox`].
+    pub async fn is_absent(&self, id: &ClaimId) -> Result<bool> {
+        match self.sandbox(id).await {
+            Ok(_) => Ok(false),
+            Err(Error::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes a sandbox's memory to disk and stops its VM; takes time in proportion to the memory. Idempotent.

@@ -6,6 +6,7 @@
 
 use std::{path::Path, time::Duration};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     kubelet::Pod,
     nodes::Nodes,
     process::{Directory, Process},
-    stage::{NODE_TOKEN, eventually, start_binary},
+    stage::{NODE_TOKEN, eventually, pointed_at, start_binary},
     users::ADMIN,
 };
 
@@ -56,6 +57,7 @@ pub(crate) struct Installation {
     pub(crate) server: Running,
     pub(crate) agents: Vec<Running>,
     pub(crate) nodes: Nodes,
+    port: u16,
     _sim: Process,
     directory: Directory,
     // Last: the others are its clients.
@@ -125,6 +127,7 @@ impl Installation {
             server,
             agents,
             nodes,
+            port,
             _sim: sim,
             directory,
             control_plane,
@@ -136,6 +139,16 @@ impl Installation {
     /// The administrator's calls, through kube-apiserver.
     pub(crate) fn admin(&self) -> Caller {
         Caller::new(self.control_plane.config_as(ADMIN))
+    }
+
+    /// The administrator's calls at the server's own port, whose certificate is of the CA that it registered itself with.
+    pub(crate) async fn direct(&self) -> Caller {
+        let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.agents.x-k8s.io";
+        let service = self.admin().get(path).await.ok();
+        let ca = service["spec"]["caBundle"].as_str().unwrap();
+        let ca = String::from_utf8(BASE64_STANDARD.decode(ca).unwrap()).unwrap();
+        let config = self.control_plane.config_as(ADMIN);
+        Caller::new(pointed_at(config, &ca, self.port))
     }
 
     /// What the server and the agents wrote: logs, certificates, and what users said.

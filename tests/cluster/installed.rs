@@ -8,10 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sandbox_apiserver::api::AgentEndpoint;
 use serde_json::{Value, json};
 
 use crate::{
     caller::{Caller, Events},
+    gateway_client::GatewayClient,
     installation::Installation,
     kubectl::Kubectl,
     stage::{NODE_TOKEN, TEMPLATE, collection, eventually, item, sandbox},
@@ -92,6 +94,36 @@ impl Scene {
         }
         assert_eq!(holders, 1, "{name} is on one node");
         read
+    }
+
+    /// A caller of an agent, as a ServiceAccount that may do everything.
+    async fn caller_of_agent(&self, node: usize) -> GatewayClient {
+        let name = self.installed.nodes.all().await[node]["name"].clone();
+        let path = format!(
+            "/apis/{EXTENSIONS}/nodeinventories/{}",
+            name.as_str().unwrap()
+        );
+        let inventory = self.admin.get(&path).await.ok();
+        let agent: AgentEndpoint = serde_json::from_value(inventory["agent"].clone()).unwrap();
+        let account = format!("caller-{node}");
+        self.kubectl(&["create", "serviceaccount", &account]).await;
+        let binding = [
+            "create",
+            "clusterrolebinding",
+            &account,
+            "--clusterrole=cluster-admin",
+            &format!("--serviceaccount={}:{account}", self.namespace),
+        ];
+        self.kubectl.stdout(&binding).await;
+        let as_account = format!("--as=system:serviceaccount:{}:{account}", self.namespace);
+        let can = ["auth", "can-i", "*", "*", &as_account];
+        eventually(PATIENCE, "the role is in force", async || {
+            self.kubectl.run(&can).await.status.success()
+        })
+        .await;
+        let token = ["create", "token", &account, "--audience=sandbox-agent"];
+        let token = self.kubectl(&token).await;
+        GatewayClient::connect(&agent, Some(token.trim())).await
     }
 
     async fn act(&self, name: &str, subresource: &str, body: &Value) -> Value {
@@ -199,6 +231,20 @@ async fn claims_of_every_kind_are_served(scene: &mut Scene) -> String {
     ];
     scene.kubectl(&wait).await;
     scene.is_there("by-claim").await;
+
+    let agent = scene.caller_of_agent(0).await;
+    let (status, granted) = agent.claim(&scene.namespace, "by-gateway").await;
+    assert_eq!(status, 201, "{granted:#}");
+    scene.is_there("by-gateway").await;
+    for condition in ["Bound", "Ready"] {
+        let wait = [
+            "wait",
+            &format!("--for=condition={condition}"),
+            "--timeout=10s",
+            "sandboxclaim/by-gateway",
+        ];
+        scene.kubectl(&wait).await;
+    }
 
     let python = std::env::var("PYTHON_SDK")
         .expect("PYTHON_SDK is not set: run the tests with `hack/test`, which installs the SDK");
@@ -315,6 +361,14 @@ async fn nobody_else_is_shown(scene: &Scene, secrets: &[String]) {
     ] {
         shown.push((args[1].to_owned(), scene.kubectl(args).await));
     }
+    let metrics = scene.installed.direct().await.get("/metrics").await.ok();
+    let metrics = metrics.as_str().unwrap().to_owned();
+    assert!(metrics.contains("sandbox_apiserver_"), "{metrics}");
+    shown.push(("the server's metrics".to_owned(), metrics));
+    let agent = scene.caller_of_agent(1).await;
+    let (status, metrics) = agent.send("GET", "/metrics", String::new()).await;
+    assert_eq!(status, 200, "{metrics}");
+    shown.push(("an agent's metrics".to_owned(), metrics.to_string()));
     // The kubelet's own copies of the daemons' token are where it is meant to be.
     for file in files(scene.installed.directory()) {
         if !file.to_string_lossy().contains("sandboxd-token") {
@@ -323,7 +377,7 @@ async fn nobody_else_is_shown(scene: &Scene, secrets: &[String]) {
             shown.push((file.display().to_string(), content));
         }
     }
-    assert!(shown.len() > 10 + N_NODES);
+    assert!(shown.len() > 12 + N_NODES);
     for (place, text) in &shown {
         for secret in secrets {
             assert!(!text.contains(secret), "{place} shows a secret");

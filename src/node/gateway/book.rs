@@ -289,7 +289,8 @@ impl Gateway {
 
     async fn record_once(&self, owed: &Owed, failures: u32) -> Outcome {
         let claim = &owed.delivery.claim;
-        let is_there = || self.is_absent(claim).map(|absent| !absent).boxed();
+        // One that cannot be asked about may be there.
+        let is_there = || async { !self.daemon().is_absent(claim).await.unwrap_or(false) }.boxed();
         let is_late = owed.is_orphan || failures > 0;
         match self.0.book.records.record(owed, is_late, is_there).await {
             Ok(recorded) => {

@@ -8,7 +8,7 @@ use super::{Gateway, request::Order};
 use crate::{
     api::{ClaimId, Delivery, labels},
     feed::{Backoff, Reservation},
-    sandboxd::{Error, SandboxRow},
+    sandboxd::SandboxRow,
 };
 
 /// When the daemon is asked what it granted, after an answer that was lost: at once, and when every deadline of its own has passed.
@@ -60,24 +60,16 @@ impl Gateway {
         }
     }
 
-    /// Releases a VM. Whether it is known to be gone: a daemon also says "not found" to a token that it does not know, so that is
-    /// believed only of a daemon that answers a look with the same token alike.
+    /// Releases a VM; whether it is known to be gone.
     pub(super) async fn is_released(&self, claim: &ClaimId) -> bool {
         match self.daemon().release(claim).await {
             Ok(()) => true,
-            Err(Error::NotFound { .. }) => self.is_absent(claim).await,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(%claim, error, "a claim is not released, which is tried again");
                 false
             }
         }
-    }
-
-    /// Whether the daemon says that it has no such claim.
-    pub(super) async fn is_absent(&self, claim: &ClaimId) -> bool {
-        let found = self.daemon().sandbox(claim).await;
-        matches!(found, Err(Error::NotFound { .. }))
     }
 }
 

@@ -97,9 +97,7 @@ fn check_acknowledged(record: &Record, outcome: &Outcome) -> Verdict {
         }
         let listed = outcome.listed.iter().find(|it| it.uid == object.uid);
         // Somebody who claimed the name earlier, and was not heard of yet, keeps it.
-        let is_contested = record.is_contested(&object.name)
-            || record.is_usurped(create, &object)
-            || record.has_double(vm);
+        let is_contested = record.is_contested(&object.name) || record.is_usurped(create, &object);
         let is_there = listed
             .is_some_and(|it| it.claim == object.claim && (it.name == object.name || is_contested));
         let what = || format!("{object:?}\nis {listed:?}");
@@ -120,12 +118,15 @@ fn check_labels(record: &Record, outcome: &Outcome) -> Verdict {
         };
         let mut others = writes.iter().filter(|other| other.name == write.name);
         let is_last = others.all(|it| it.began == write.began || !after(it, write));
-        // Without an agent beside the node it is in the server's memory.
+        let is_warned = write.answer.as_ref().is_some_and(|it| it.is_warned);
         let killed = record.kills.iter().any(|kill| *kill >= write.began);
         let listed = outcome.listed.iter().find(|it| it.uid == object.uid);
         let shows = |it: &Object| it.colour.as_deref() == Some(*colour);
         let what = || format!("{write:?}\nand in the end {listed:?}");
-        Property::Written.demand(!is_last || killed || listed.is_none_or(shows), what)?;
+        Property::Written.demand(
+            !is_last || (killed && is_warned) || listed.is_none_or(shows),
+            what,
+        )?;
     }
     Ok(())
 }
@@ -136,18 +137,6 @@ fn after(call: &Call, other: &Call) -> bool {
 }
 
 impl Record {
-    /// Whether another node made a VM for the same create, and the server was killed before it can have settled that.
-    ///
-    /// TODO(#5): a restarted server that learns of them from publications, since the nodes do not answer, does not see that both
-    /// are of one create and gives the name to the one made first; the other, which its client has, is listed under its id.
-    fn has_double(&self, vm: &Vm) -> bool {
-        let mut others = self.vms.iter();
-        others.any(|other| {
-            let killed = self.kills.iter().any(|kill| *kill >= other.began);
-            other.id != vm.id && other.attempt == vm.attempt && killed && !other.is_copy()
-        })
-    }
-
     /// Whether another VM of the name may have been there before, unknown to a server that was killed.
     fn is_usurped(&self, create: &Call, object: &Object) -> bool {
         let mut others = self.vms.iter();

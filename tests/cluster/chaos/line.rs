@@ -1,4 +1,4 @@
-//! What is between the server and one node: a TCP proxy that breaks on request.
+//! What is between the server and a node, or the agent beside it: a TCP proxy that breaks on request.
 
 use std::{
     io,
@@ -55,11 +55,11 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Takes connections at `port` of this machine, for the node at `to`.
-    pub(super) fn start(port: u16, to: u16) -> io::Result<Self> {
-        let listener = listen(port)?;
+    /// Takes connections at `at`, for who listens at port `to` of this machine.
+    pub(super) fn start(at: SocketAddr, to: u16) -> io::Result<Self> {
+        let listener = listen(at)?;
         let line_tx = watch::Sender::new(Line::Open);
-        let task = tokio::spawn(serve(line_tx.clone(), listener, port, to));
+        let task = tokio::spawn(serve(line_tx.clone(), listener, at, to));
         Ok(Self { line_tx, task })
     }
 
@@ -74,14 +74,14 @@ impl Drop for Proxy {
     }
 }
 
-fn listen(port: u16) -> io::Result<TcpListener> {
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
-    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    socket.bind(at)?;
     socket.listen(1024)
 }
 
-async fn serve(line_tx: watch::Sender<Line>, listener: TcpListener, port: u16, to: u16) {
+async fn serve(line_tx: watch::Sender<Line>, listener: TcpListener, at: SocketAddr, to: u16) {
     let (mut listener, mut line_rx) = (Some(listener), line_tx.subscribe());
     let mut connections = JoinSet::new();
     loop {
@@ -90,7 +90,7 @@ async fn serve(line_tx: watch::Sender<Line>, listener: TcpListener, port: u16, t
         match (&listener, is_cut) {
             (_, true) => listener = None,
             // Somebody may have the port for an outgoing connection at this moment.
-            (None, false) => listener = listen(port).ok(),
+            (None, false) => listener = listen(at).ok(),
             _ => {}
         }
         let Some(open) = &listener else {

@@ -17,7 +17,7 @@ use super::{
     property::{Property, Verdict},
     record::{Outcome, Record, Verb, version},
     schedule::{COLOURS, Meant, Misbehaviour, N_NODES, NAMES, Rushed, Schedule, Step, USURPED},
-    site::{Site, inventory},
+    site::{Agent, Site, inventory},
     users::User,
     watcher::{self, Shared},
 };
@@ -95,11 +95,15 @@ impl<'a> Play<'a> {
             tokio::time::sleep(Duration::from_millis(*pause)).await;
             self.step(step).await;
         }
-        while self.faults.join_next().await.is_some() {}
+        while let Some(ended) = self.faults.join_next().await {
+            ended.expect("a fault is made without a panic");
+        }
         self.site.mend().await;
         self.site.begin_serve();
         self.site.is_ready().await?;
-        while self.calls.join_next().await.is_some() {}
+        while let Some(ended) = self.calls.join_next().await {
+            ended.expect("a call is made without a panic");
+        }
         self.converge().await?;
         self.clear().await
     }
@@ -164,6 +168,30 @@ impl<'a> Play<'a> {
                 self.freeze(pid, *millis);
             }
             Step::KillServer => self.kill(),
+            Step::KillAgent { node, back } => {
+                let agent = self.site.nodes[*node].agent.as_mut();
+                if let Some(agent) = agent {
+                    agent.kill();
+                    if *back {
+                        agent.begin();
+                    }
+                }
+            }
+            Step::AgentUp { node } => {
+                if let Some(agent) = self.site.nodes[*node].agent.as_mut() {
+                    agent.begin();
+                }
+            }
+            Step::FreezeAgent { node, millis } => {
+                let agent = self.site.nodes[*node].agent.as_ref();
+                let pid = agent.and_then(Agent::pid);
+                self.freeze(pid, *millis);
+            }
+            Step::AgentLine { node, line } => {
+                if let Some(agent) = &self.site.nodes[*node].agent {
+                    agent.line.set(*line);
+                }
+            }
             Step::Line { node, line } => self.site.nodes[*node].line.set(*line),
             other => self.trouble(other),
         }
@@ -181,6 +209,8 @@ impl<'a> Play<'a> {
             _ => return,
         };
         let daemon = self.site.nodes[node].daemon;
+        // An agent publishes by itself, and there is no other publisher beside it.
+        let has_agent = self.site.nodes[node].agent.is_some();
         if let Step::Lose { slow, .. } = *step {
             let path = "/v1/sandboxes HTTP";
             let line = match slow {
@@ -204,12 +234,16 @@ impl<'a> Play<'a> {
                     let held = daemon.held_by(0, &namespace).await;
                     if let Some(lost) = held.get(pick as usize % held.len().max(1)) {
                         // So that it was published, and is missed.
-                        publish(&publisher, &inventory(daemon).await).await;
+                        if !has_agent {
+                            publish(&publisher, &inventory(daemon).await).await;
+                        }
                         daemon.lose(0, &lost.id).await;
-                        publish(&publisher, &inventory(daemon).await).await;
+                        if !has_agent {
+                            publish(&publisher, &inventory(daemon).await).await;
+                        }
                     }
                 }
-                Step::PublishLate { millis, .. } => {
+                Step::PublishLate { millis, .. } if !has_agent => {
                     let before = publisher.get(&own).await.body;
                     let mut published = inventory(daemon).await;
                     // A node has one publisher: what is late is not later than what came after it.

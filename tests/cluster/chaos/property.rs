@@ -13,8 +13,8 @@ promises! {
     NothingSpent: "A create that is refused because its name is taken takes no VM.",
     NoLeak: "What the nodes hold and what is listed is the same.",
     Paused: "A pause that was acknowledged shows in every read until somebody resumes the sandbox.",
-    Written: "A label that was acknowledged shows in the end, as long as the server lives.",
+    Written: "A label that was acknowledged shows in the end: as long as the server lives, and whatever is killed if the answer came without a warning.",
     Versions: "Versions of lists only grow, over restarts as well.",
     WatchHistory: "A watch tells changes that follow from each other, and together they lead to what is listed.",
-    Alive: "The server ends only when it is killed, no task of it panics, and it becomes ready again.",
+    Alive: "Server and agents end only when they are killed, no task of them panics, and the server becomes ready again.",
 }

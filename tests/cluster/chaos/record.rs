@@ -45,6 +45,8 @@ pub(super) enum Verb {
 #[derive(Clone)]
 pub(super) struct Answered {
     pub(super) status: u16,
+    /// Whether it came with a Warning, as does what is kept in the server's memory only.
+    pub(super) is_warned: bool,
     pub(super) body: Value,
 }
 
@@ -123,7 +125,7 @@ impl Call {
 
 impl fmt::Debug for Answered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { status, body } = self;
+        let Self { status, body, .. } = self;
         match body["items"].as_array() {
             Some(items) => {
                 let names = items.iter().map(|item| &item["metadata"]["name"]);

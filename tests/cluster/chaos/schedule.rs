@@ -7,6 +7,8 @@ use rand::{Rng as _, SeedableRng as _, rngs::SmallRng, seq::IndexedRandom as _};
 use super::line::Line;
 
 pub(super) const N_NODES: usize = 3;
+/// The first ones have an agent beside them; of the others the server knows what they publish, and what it asks them.
+pub(super) const N_AGENTS: usize = 2;
 /// Few, so that they are fought over.
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// What somebody else claims as well. Nobody deletes it.
@@ -106,6 +108,23 @@ pub(super) enum Step {
     FreezeServer {
         millis: u64,
     },
+    /// The agent of the node is killed, and comes back at once or some steps later.
+    KillAgent {
+        node: usize,
+        back: bool,
+    },
+    AgentUp {
+        node: usize,
+    },
+    FreezeAgent {
+        node: usize,
+        millis: u64,
+    },
+    /// What is between the server and an agent.
+    AgentLine {
+        node: usize,
+        line: Line,
+    },
     KillServer,
 }
 
@@ -185,7 +204,7 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
         rng.random_range(0..N_NODES),
         rng.random_range(0..NAMES.len()),
     );
-    match rng.random_range(0..100) {
+    match rng.random_range(0..108) {
         0..14 => Step::Create {
             name,
             at_once: *[1, 2, 4].choose(rng).unwrap(),
@@ -204,7 +223,7 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
         43..47 => Step::Pause { name },
         47 => Step::Resume { name },
         48 => Step::Fork { name },
-        49..51 => Step::Label {
+        49..51 | 99 => Step::Label {
             name,
             colour: rng.random_range(0..COLOURS.len()),
         },
@@ -248,7 +267,38 @@ fn step(rng: &mut SmallRng, kills: bool) -> Step {
         },
         95 | 96 if kills => Step::DeleteAndKill { name },
         97..99 if kills => Step::KillServer,
+        100..108 => trouble_agent(rng),
         _ => Step::List,
+    }
+}
+
+fn trouble_agent(rng: &mut SmallRng) -> Step {
+    let node = rng.random_range(0..N_AGENTS);
+    match rng.random_range(0..8) {
+        0..3 => Step::KillAgent {
+            node,
+            back: rng.random_bool(0.6),
+        },
+        3 => Step::AgentUp { node },
+        4 | 5 => Step::FreezeAgent {
+            node,
+            millis: rng.random_range(100..2_500),
+        },
+        _ => Step::AgentLine {
+            node,
+            line: agent_line(rng),
+        },
+    }
+}
+
+fn agent_line(rng: &mut SmallRng) -> Line {
+    match rng.random_range(0..5) {
+        0 | 1 => Line::Open,
+        2 => Line::Cut,
+        3 => Line::Held,
+        _ => Line::Late {
+            millis: rng.random_range(20..400),
+        },
     }
 }
 

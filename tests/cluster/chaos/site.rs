@@ -1,6 +1,7 @@
-//! Where schedules are played: the server, and nodes behind lines that break, each a process of its own.
+//! Where schedules are played: the server, nodes and agents behind lines that break, each a process of its own.
 
 use std::{
+    net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     line::{Line, Proxy},
     property::{Property, Verdict},
-    schedule::N_NODES,
+    schedule::{N_AGENTS, N_NODES},
 };
 use crate::{
     api_service::Turn,
@@ -28,6 +29,12 @@ use crate::{
 };
 
 const NAMES: [&str; N_NODES] = ["sim-0", "sim-1", "sim-2"];
+const AGENTS: [&str; N_AGENTS] = ["agent-0", "agent-1"];
+/// The file with the token that the server shows to agents.
+const AGENT_TOKEN: &str = "agent-token";
+/// Where the lines begin: what is behind one listens at the same port of 127.0.0.1, as an agent names one host and the ports that
+/// it knows.
+const AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Generous, since other builds may share the machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
@@ -51,6 +58,17 @@ pub(super) struct Node {
     pub(super) daemon: Nodes,
     pub(super) line: Proxy,
     pub(super) process: Process,
+    pub(super) agent: Option<Agent>,
+}
+
+/// An agent beside a node. What it keeps outlives its process.
+pub(super) struct Agent {
+    pub(super) line: Proxy,
+    name: &'static str,
+    flags: Vec<String>,
+    directory: PathBuf,
+    /// `None` once it was killed.
+    process: Option<Process>,
 }
 
 impl Site {
@@ -61,6 +79,7 @@ impl Site {
         let directory = Directory::create("chaos-").unwrap();
         let authority = Authority::new("sandbox-apiserver").unwrap();
         stage::write_files(&authority, directory.path());
+        write_agent_token(control_plane, &directory).await;
         let nodes = (0..N_NODES).map(|index| Node::start(index, control_plane, &directory));
         let nodes: Vec<_> = nodes.collect();
         for node in &nodes {
@@ -71,7 +90,10 @@ impl Site {
         let admin = control_plane.config_as(ADMIN);
         let mut site = Self {
             nodes,
-            options: StageOptions::default(),
+            options: StageOptions {
+                serve_flags: vec![format!("--agent-token-file={AGENT_TOKEN}")],
+                ..StageOptions::default()
+            },
             kubeconfig: control_plane.kubeconfig_as(SERVICE_ACCOUNT),
             config: pointed_at(admin.clone(), &authority.pem(), port),
             admin,
@@ -134,8 +156,11 @@ impl Site {
         }
     }
 
-    /// Whether the server has neither ended nor panicked.
+    /// Whether server and agents have neither ended nor panicked.
     pub(super) fn is_alive(&mut self) -> Verdict {
+        for agent in self.nodes.iter_mut().filter_map(|it| it.agent.as_mut()) {
+            agent.is_alive()?;
+        }
         let exited = self.serve.as_mut().and_then(|it| it.exited().unwrap());
         let panicked = self
             .serve
@@ -150,10 +175,17 @@ impl Site {
         serve.map_or_else(String::new, |serve| serve.log_tail(n_lines))
     }
 
-    /// Mends all lines and nodes.
-    pub(super) async fn mend(&self) {
-        for node in &self.nodes {
+    /// Mends all lines, nodes and agents.
+    pub(super) async fn mend(&mut self) {
+        for node in &mut self.nodes {
             node.line.set(Line::Open);
+            if let Some(agent) = &mut node.agent {
+                agent.line.set(Line::Open);
+                if let Some(pid) = agent.pid() {
+                    signal("CONT", &pid);
+                }
+                agent.begin();
+            }
             if let Some(pid) = node.process.pid() {
                 signal("CONT", &pid);
             }
@@ -176,7 +208,12 @@ impl Node {
     fn start(index: usize, control_plane: &ControlPlane, directory: &Directory) -> Self {
         let [port, line_port, admin_port] = [(); 3].map(|()| free_port().unwrap());
         let kubeconfig = control_plane.kubeconfig_as(ADMIN);
-        let flags = [
+        let has_agent = index < N_AGENTS;
+        let line_at = match has_agent {
+            true => SocketAddr::from((AT, port)),
+            false => SocketAddr::from((Ipv4Addr::LOCALHOST, line_port)),
+        };
+        let mut flags = vec![
             "sim".to_owned(),
             "--nodes=1".to_owned(),
             format!("--first-node={index}"),
@@ -187,17 +224,92 @@ impl Node {
             "--warm=4".to_owned(),
             "--refill-ms=50".to_owned(),
             "--journal=100000".to_owned(),
-            "--publish-period-seconds=1".to_owned(),
             format!("--api-token={NODE_TOKEN}"),
-            format!("--kubeconfig={}", kubeconfig.display()),
         ];
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        if !has_agent {
+            flags.push("--publish-period-seconds=1".to_owned());
+            flags.push(kubeconfig.clone());
+        }
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         Self {
             daemon: Nodes::new(admin_port),
-            line: Proxy::start(line_port, port).unwrap(),
+            line: Proxy::start(line_at, port).unwrap(),
             process: start_binary(NAMES[index], &flags, directory.path()),
+            agent: has_agent.then(|| Agent::start(index, port, kubeconfig, directory)),
         }
     }
+}
+
+impl Agent {
+    fn start(index: usize, daemon_port: u16, kubeconfig: String, directory: &Directory) -> Self {
+        let port = free_port().unwrap();
+        let name = AGENTS[index];
+        let flags = vec![
+            "agent".to_owned(),
+            format!("--node-name=sim-{index:04}"),
+            format!("--sandboxd-address=127.0.0.1:{daemon_port}"),
+            "--sandboxd-token-file=token".to_owned(),
+            format!("--listen-address=127.0.0.1:{port}"),
+            format!("--advertise-host={AT}"),
+            format!("--state-dir={name}"),
+            "--publish-period-seconds=1".to_owned(),
+            kubeconfig,
+        ];
+        let mut agent = Self {
+            line: Proxy::start(SocketAddr::from((AT, port)), port).unwrap(),
+            name,
+            flags,
+            directory: directory.path().to_owned(),
+            process: None,
+        };
+        agent.begin();
+        agent
+    }
+
+    /// Starts it, if it was killed.
+    pub(super) fn begin(&mut self) {
+        let flags: Vec<_> = self.flags.iter().map(String::as_str).collect();
+        let start = || start_binary(self.name, &flags, &self.directory);
+        self.process.get_or_insert_with(start);
+    }
+
+    /// Ends it as a crash does.
+    pub(super) fn kill(&mut self) {
+        // At once: the process' own shell takes a while.
+        if let Some(pid) = self.pid() {
+            signal("KILL", &pid);
+        }
+        self.process = None;
+    }
+
+    /// Its process id, if it runs.
+    pub(super) fn pid(&self) -> Option<String> {
+        self.process.as_ref()?.pid()
+    }
+
+    fn is_alive(&mut self) -> Verdict {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        let exited = process.exited().unwrap();
+        let panicked = process.log().contains("panicked at");
+        let what = || format!("it ended: {exited:?}\n{}", process.log_tail(40));
+        Property::Alive.demand(exited.is_none() && !panicked, what)
+    }
+}
+
+async fn write_agent_token(control_plane: &ControlPlane, directory: &Directory) {
+    let create = [
+        "create",
+        "token",
+        "sandbox-apiserver",
+        "--namespace=sandbox-system",
+        "--audience=sandbox-agent",
+        "--duration=24h",
+    ];
+    let token = control_plane.kubectl().stdout(&create).await;
+    std::fs::write(directory.path().join(AGENT_TOKEN), token.trim()).unwrap();
 }
 
 /// What the node publishes now, as server-side apply wants it.

@@ -41,6 +41,7 @@ impl User {
             ended: Timestamp::now(),
             answer: answer.map(|answer| Answered {
                 status: answer.status.as_u16(),
+                is_warned: answer.headers.contains_key("warning"),
                 body: answer.body,
             }),
         };

@@ -22,9 +22,9 @@ const SERVER_TOKEN: &str = "server-token";
 /// What the manifests let an agent do with SandboxClaims.
 const ROLE: &str = "clusterrole/sandbox-agent";
 
-pub(super) struct Files(Directory);
+pub(crate) struct Files(Directory);
 
-pub(super) struct GatewayNode {
+pub(crate) struct GatewayNode {
     pub(super) name: String,
     nodes: Nodes,
     port: u16,
@@ -38,7 +38,7 @@ pub(super) struct GatewayNode {
 
 impl Files {
     /// The token by which the agent knows the server; written when the node starts.
-    pub(super) fn server_token(&self) -> PathBuf {
+    pub(crate) fn server_token(&self) -> PathBuf {
         self.0.path().join(SERVER_TOKEN)
     }
 
@@ -48,7 +48,7 @@ impl Files {
 }
 
 impl GatewayNode {
-    pub(super) fn files() -> Files {
+    pub(crate) fn files() -> Files {
         Files(Directory::create("gateway-").unwrap())
     }
 
