@@ -116,7 +116,13 @@ fn check_names(record: &Record) -> Verdict {
             .iter()
             .filter(|(other, it)| it.name == object.name && other.ended > one.ended);
         for (other, usurper) in later {
-            let is_over = vm.ended().is_some_and(|ended| ended <= other.ended);
+            // Whichever was first, the other came after its end. An answer may be late: the object is there before an agent has
+            // confirmed what its user said of it.
+            let is_over = |vm: &Vm, by| vm.ended().is_some_and(|ended| ended <= by);
+            let was_over = record
+                .vm(&usurper.claim)
+                .is_some_and(|vm| is_over(vm, one.ended));
+            let is_over = was_over || is_over(vm, other.ended);
             // A server that could not reach the node at its start does not know.
             let killed = record.was_killed(one.began, other.ended);
             let what = || format!("{object:?}\nhas it, and then {usurper:?}");
