@@ -48,7 +48,7 @@ impl State {
 
     /// Whether a create of the name is not settled yet: whoever else asks for it may be a double of what it makes.
     pub(super) fn is_kept(&self, key: &SandboxKey) -> bool {
-        self.reserved.contains(key) || self.kept.contains_key(key)
+        self.reserved.contains_key(key) || self.kept.contains_key(key)
     }
 
     /// Decides again about the name that this sandbox has or waits for: it is known by now to be of a create.

@@ -52,8 +52,9 @@ pub(super) struct State {
     pub(super) losers: HashMap<SandboxKey, Vec<(NodeName, ClaimId)>>,
     /// Direct reads begun so far.
     pub(super) n_reads: u64,
-    /// Names that a create is under way for.
-    pub(super) reserved: HashSet<SandboxKey>,
+    /// Names that a create is under way for, each with what was listed under it meanwhile and is released: the create may yet hear
+    /// that it was granted that.
+    pub(super) reserved: HashMap<SandboxKey, Vec<Arc<Stored<Sandbox>>>>,
     /// Names that their holders keep whoever comes, each with the number of reasons.
     pub(super) kept: HashMap<SandboxKey, usize>,
     /// Expired sandboxes that are kept although their VM is gone, oldest first, each with the time it goes.
@@ -73,7 +74,7 @@ impl Fleet {
             limits: health,
             losers: HashMap::new(),
             n_reads: 0,
-            reserved: HashSet::new(),
+            reserved: HashMap::new(),
             kept: HashMap::new(),
             retained: VecDeque::new(),
             finalizing: VecDeque::new(),
@@ -263,6 +264,10 @@ impl State {
         let holder = self.nodes.get_mut(node)?;
         holder.bury(claim, end);
         let record = holder.claims.remove(claim)?;
+        let key = SandboxKey::new(record.value.namespace.clone(), record.value.name.clone());
+        if let (End::Released, Some(released)) = (end, self.reserved.get_mut(&key)) {
+            released.push(record.clone());
+        }
         self.delete(&record.value);
         Some(record)
     }

@@ -43,7 +43,7 @@ impl Fleet {
     /// that name is under way any more.
     pub fn is_contested(&self, key: &SandboxKey) -> bool {
         let state = self.lock();
-        state.losers.contains_key(key) && !state.reserved.contains(key)
+        state.losers.contains_key(key) && !state.reserved.contains_key(key)
     }
 
     /// The sandboxes that ask for the name of another one that is listed.

@@ -75,8 +75,9 @@ impl Fleet {
                 terminating: holder.value.deleted_at.is_some(),
             });
         }
-        if !state.reserved.insert(key.clone()) {
-            return Err(NameTaken { terminating: false });
+        match state.reserved.entry(key.clone()) {
+            Entry::Vacant(place) => drop(place.insert(Vec::new())),
+            Entry::Occupied(_) => return Err(NameTaken { terminating: false }),
         }
         Ok(NameReservation {
             fleet: self.clone(),

@@ -75,6 +75,9 @@ impl Drop for ReadGuard<'_> {
 impl Fleet {
     /// Lists a granted claim under its reserved name. It stays listed until the node lists it or denies having it.
     ///
+    /// One that its node had listed before, and that was released since, is not listed again: it was created, and deleted, before
+    /// its own answer came. Its last state is returned.
+    ///
     /// `asked` are nodes that may have granted the same claim before: what one of them has listed under the name meanwhile is
     /// listed under its id from now on.
     ///
@@ -89,6 +92,13 @@ impl Fleet {
     ) -> Result<Arc<Stored<Sandbox>>, ClaimLost> {
         let mut state = self.lock();
         let key = &name.key;
+        if state.is_released(&granted.node, &granted.claim) {
+            let released = state.reserved.get(key).into_iter().flatten();
+            let mut own = released.filter(|record| {
+                record.value.claim == granted.claim && record.value.node == granted.node
+            });
+            return own.next().cloned().ok_or(ClaimLost);
+        }
         // A publication may have listed our own claim before its answer reached us.
         let holder = self.store().get(&key.namespace, &key.name);
         let other = holder.filter(|holder| {
@@ -105,15 +115,19 @@ impl Fleet {
         self.store().get(&key.namespace, &key.name).ok_or(ClaimLost)
     }
 
-    /// Lists a granted claim that has no reserved name, as a fork's child; under its id when `wanted` is another one's.
+    /// Lists a granted claim that has no reserved name, as a fork's child; under its id when `wanted` is another one's. `None`: its
+    /// node had listed it before, and it was released since.
     pub fn granted_unnamed(
         &self,
         wanted: Option<SandboxKey>,
         granted: Granted,
         now: Now,
-    ) -> Arc<Stored<Sandbox>> {
+    ) -> Option<Arc<Stored<Sandbox>>> {
         let mut state = self.lock();
         let (node, claim) = (granted.node.clone(), granted.claim.clone());
+        if state.is_released(&node, &claim) {
+            return None;
+        }
         if state.node_mut(&node, now).claims.get(&claim).is_none() {
             let sandbox = state.sandbox_of(SandboxKey::new("default", ""), granted, now);
             state.list(sandbox, wanted);
@@ -121,8 +135,7 @@ impl Fleet {
                 .node_mut(&node, now)
                 .hold(&claim, now.instant, |hold| hold.unlisted = true);
         }
-        let listed = state.node_mut(&node, now).claims.get(&claim).cloned();
-        listed.expect("it was listed if it was not there")
+        state.node_mut(&node, now).claims.get(&claim).cloned()
     }
 
     /// The node acknowledged the release: takes the sandbox off the list for good, or, if a finalizer holds the object,
@@ -240,6 +253,14 @@ impl Fleet {
 }
 
 impl State {
+    /// Whether a claim is over for good and nothing is left of its object.
+    fn is_released(&self, node: &NodeName, claim: &ClaimId) -> bool {
+        let node = self.nodes.get(node);
+        node.is_some_and(|node| {
+            node.dead.get(claim) == Some(End::Released) && node.claims.get(claim).is_none()
+        })
+    }
+
     fn grant(&mut self, key: &SandboxKey, granted: Granted, now: Now) {
         let (node, claim) = (granted.node.clone(), granted.claim.clone());
         let listed = self.node_mut(&node, now).claims.get(&claim).cloned();

@@ -174,7 +174,7 @@ impl Gateway {
         let listed = answer.map(|children| {
             let listed = children
                 .into_iter()
-                .map(|child| self.list_child(&order, child));
+                .filter_map(|child| self.list_child(&order, child));
             listed.collect::<Vec<_>>()
         });
         if let Err(Ok(children)) = answer_tx.send(listed) {
@@ -206,7 +206,8 @@ impl Gateway {
         }
     }
 
-    fn list_child(&self, order: &ForkOrder, child: ClaimReply) -> ForkedSandbox {
+    /// `None`: the child was seen on its node, and deleted, before the fork was answered.
+    fn list_child(&self, order: &ForkOrder, child: ClaimReply) -> Option<ForkedSandbox> {
         let parent = &order.parent.value;
         let name = [order.name_prefix.as_str(), &id_name(&child.id)].concat();
         let claimed_at = lease::claimed_at(&child, order.ttl);
@@ -225,11 +226,11 @@ impl Gateway {
         let record = self
             .inner
             .fleet
-            .granted_unnamed(Some(key), granted, Now::read());
-        ForkedSandbox {
+            .granted_unnamed(Some(key), granted, Now::read())?;
+        Some(ForkedSandbox {
             record,
             token: child.token,
-        }
+        })
     }
 }
 

@@ -276,6 +276,37 @@ fn a_double_of_a_create_gives_way_to_what_its_client_got() {
 }
 
 #[test]
+fn what_was_deleted_before_its_grant_was_heard_of_does_not_come_back() {
+    let bench = Bench::new();
+    let key = SandboxKey::new("default", "a");
+    let reserved = bench.fleet.reserve(key.clone()).unwrap();
+    bench.publish("n1", &[mk_row("sb_1", "a"), mk_row("sb_2", "")]);
+    bench.lists("default/a=sb_1@n1; default/sb-2=sb_2@n1");
+    let listed = bench.record("sb_1").unwrap();
+    bench.release("sb_1");
+    bench.release("sb_2");
+    let head = bench.fleet.store().head();
+    let grant = |claim| mk_granted("n1", claim, bench.now().wall);
+    let granted = bench
+        .fleet
+        .granted(&reserved, grant("sb_1"), &[], bench.now());
+    assert!(Arc::ptr_eq(&granted.unwrap(), &listed), "as it was created");
+    let child = bench
+        .fleet
+        .granted_unnamed(None, grant("sb_2"), bench.now());
+    assert!(child.is_none());
+    bench.lists("");
+    assert_eq!(bench.fleet.store().head(), head, "nothing has changed");
+    // The name is free for the next one.
+    drop(reserved);
+    let reserved = bench.fleet.reserve(key).unwrap();
+    let granted = bench
+        .fleet
+        .granted(&reserved, grant("sb_3"), &[], bench.now());
+    assert_eq!(granted.unwrap().value.claim, "sb_3".into());
+}
+
+#[test]
 fn a_double_that_turns_up_late_takes_no_name() {
     let bench = Bench::new();
     let reserved = bench
