@@ -232,20 +232,6 @@ async fn claims_of_every_kind_are_served(scene: &mut Scene) -> String {
     scene.kubectl(&wait).await;
     scene.is_there("by-claim").await;
 
-    let agent = scene.caller_of_agent(0).await;
-    let (status, granted) = agent.claim(&scene.namespace, "by-gateway").await;
-    assert_eq!(status, 201, "{granted:#}");
-    scene.is_there("by-gateway").await;
-    for condition in ["Bound", "Ready"] {
-        let wait = [
-            "wait",
-            &format!("--for=condition={condition}"),
-            "--timeout=10s",
-            "sandboxclaim/by-gateway",
-        ];
-        scene.kubectl(&wait).await;
-    }
-
     let python = std::env::var("PYTHON_SDK")
         .expect("PYTHON_SDK is not set: run the tests with `hack/test`, which installs the SDK");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/python_sdk.py");
@@ -263,6 +249,20 @@ async fn claims_of_every_kind_are_served(scene: &mut Scene) -> String {
         String::from_utf8_lossy(&output.stderr),
     );
     assert!(output.status.success(), "{said}{complained}");
+
+    let agent = scene.caller_of_agent(0).await;
+    let (status, granted) = agent.claim(&scene.namespace, "by-gateway").await;
+    assert_eq!(status, 201, "{granted:#}");
+    scene.is_there("by-gateway").await;
+    for condition in ["Bound", "Ready"] {
+        let wait = [
+            "wait",
+            &format!("--for=condition={condition}"),
+            "--timeout=10s",
+            "sandboxclaim/by-gateway",
+        ];
+        scene.kubectl(&wait).await;
+    }
 
     let path = collection(&scene.namespace);
     let created = scene.admin.post(&path, &sandbox("secret", TEMPLATE)).await;
