@@ -19,6 +19,7 @@ mod components;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod control_plane;
+mod dev;
 mod elsewhere;
 mod etcd;
 mod faults;

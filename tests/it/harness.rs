@@ -170,8 +170,24 @@ impl Cluster {
         Self::over(nodes, token, history).await
     }
 
+    /// The same, with a server that waits for nodes as long as this says.
+    pub(crate) async fn waiting(options: sim::Options, waits: GatewayOptions) -> Self {
+        let token = options.api_token.clone();
+        let nodes = sim::Fleet::start(options).await.unwrap();
+        Self::made_of(nodes, token, Limits::default(), waits).await
+    }
+
     /// The server over nodes that are there already.
     pub(crate) async fn over(nodes: sim::Fleet, token: Option<Token>, history: Limits) -> Self {
+        Self::made_of(nodes, token, history, GatewayOptions::default()).await
+    }
+
+    async fn made_of(
+        nodes: sim::Fleet,
+        token: Option<Token>,
+        history: Limits,
+        waits: GatewayOptions,
+    ) -> Self {
         let door = Door::open().await;
         let first = ResourceVersion::first_of_epoch(7).unwrap();
         let fleet = Arc::new(Fleet::new(first, history, HealthLimits::default()));
@@ -194,7 +210,7 @@ impl Cluster {
             fleet.clone(),
             inventory.clone(),
             daemons.clone(),
-            GatewayOptions::default(),
+            waits,
             GatewayMetrics::register(&door.metrics),
             door.closing.clone(),
         );

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use sandbox_apiserver::sim::{Fault, FaultKind};
+use sandbox_apiserver::{
+    gateway::GatewayOptions,
+    sim::{Fault, FaultKind},
+};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Client, Cluster, SANDBOXES, TABLE, item, mk_node, until};
@@ -43,6 +46,44 @@ async fn pause_and_resume_may_be_repeated_and_need_no_body() {
         assert_eq!(condition["observedGeneration"], generation);
         assert_eq!(cluster.client.get(item("a")).await.json(), object);
     }
+}
+
+#[tokio::test]
+async fn a_pause_that_takes_long_goes_on_and_is_shown_when_it_is_done() {
+    let waits = GatewayOptions {
+        patience: Duration::from_millis(50),
+        ..GatewayOptions::default()
+    };
+    let cluster = Cluster::waiting(mk_node(8), waits).await;
+    cluster.create("a").await;
+    let before = cluster.client.get(item("a")).await.json();
+    let slow = FaultKind::Late { millis: 1_500 };
+    let slow = Fault::once(slow, "/v1/sandboxes/*/hibernate");
+    assert!(cluster.nodes.nodes()[0].inject(slow).await);
+    // Whoever asks again meanwhile waits for the same call.
+    for _ in 0..2 {
+        let going = post(&cluster.client, "pause", "").await;
+        assert_eq!(going.code(), 202, "{}", going.text());
+        assert_eq!(going.json(), before, "nothing is promised yet");
+    }
+    let mode = async || {
+        let shown = cluster.client.get(item("a")).await.json();
+        shown["spec"]["operatingMode"].clone()
+    };
+    assert_eq!(mode().await, "Running");
+    let begun = std::time::Instant::now();
+    while mode().await != "Suspended" {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it is never done"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let paused = post(&cluster.client, "pause", "").await;
+    assert_eq!(paused.code(), 200, "{}", paused.text());
+    let log = cluster.nodes.nodes()[0].log();
+    let calls = log.iter().filter(|call| call.path.ends_with("/hibernate"));
+    assert_eq!(calls.count(), 1, "three pauses are one call");
 }
 
 #[tokio::test]
