@@ -74,7 +74,8 @@ impl Fleet {
 
     /// Takes over what a node answered to the question for all its sandboxes.
     ///
-    /// What changed since the question was sent is left as it is. What the node does not list is gone.
+    /// What changed since the question was sent is left as it is, also what a publication changed: that may be newer, and if it is
+    /// older, the next one asks again. What the node does not list is gone.
     pub fn read(&self, read: ReadGuard<'_>, rows: &[Row], now: Now) {
         let node = read.node().clone();
         let mut state = self.lock();
@@ -83,19 +84,36 @@ impl Fleet {
             .nodes
             .get_mut(&node)
             .and_then(|node| node.end_read(read.number()));
-        let Some(touched) = touched else { return };
+        let Some(reading) = touched else { return };
+        let is_touched =
+            |claim: &ClaimId| reading.touched.contains(claim) || reading.published.contains(claim);
         state.heard(&node, now);
         let mut listed = HashSet::with_capacity(rows.len());
         for row in rows {
-            if listed.insert(&row.claim) && !touched.contains(&row.claim) {
+            if listed.insert(&row.claim) && !is_touched(&row.claim) {
                 state.merge_row(&node, row, Source::Node, now);
             }
         }
         for claim in state.missing(&node, &listed) {
-            if !touched.contains(&claim) {
+            if !is_touched(&claim) {
                 state.vanish(&node, &claim, now.wall);
             }
         }
+    }
+
+    /// Whether a publication that came after the question has a sandbox that the answer lacks. One of the two is older, and nobody
+    /// can tell which: where no later publication is waited for, the node is to be asked again.
+    pub fn is_contradicted(&self, read: &ReadGuard<'_>, rows: &[Row]) -> bool {
+        let state = self.lock();
+        let node = state.nodes.get(read.node());
+        let reading = node.and_then(|node| node.reading.as_ref());
+        let Some((node, reading)) = node.zip(reading).filter(|(_, it)| !it.published.is_empty())
+        else {
+            return false;
+        };
+        let listed: HashSet<_> = rows.iter().map(|row| &row.claim).collect();
+        let mut missing = node.missing(&listed);
+        missing.any(|sandbox| reading.published.contains(&sandbox.claim))
     }
 
     /// Takes over what a node's agent tells of one sandbox. It may have seen that before this server's last write.
@@ -105,6 +123,8 @@ impl Fleet {
         let mut state = self.lock();
         if state.nodes.contains_key(node) {
             state.merge_row(node, row, Source::Feed, now);
+            // Also if it is as it was known.
+            state.node_mut(node, now).touch(&row.claim);
         }
     }
 
@@ -148,6 +168,15 @@ impl Source {
 impl State {
     /// Takes one row over. False: it is new and undated, and was left out.
     fn merge_row(&mut self, name: &NodeName, row: &Row, source: Source, now: Now) -> bool {
+        let was_touched = self.node_mut(name, now).is_touched(&row.claim);
+        let is_dated = self.take_row(name, row, source, now);
+        if matches!(source, Source::Publication { .. }) && !was_touched {
+            self.node_mut(name, now).was_published(&row.claim);
+        }
+        is_dated
+    }
+
+    fn take_row(&mut self, name: &NodeName, row: &Row, source: Source, now: Now) -> bool {
         let node = self.node_mut(name, now);
         match (node.dead.get(&row.claim), source) {
             (None, _) => {}

@@ -118,6 +118,17 @@ impl Dead {
     }
 }
 
+/// A direct read that is under way, and the claims that changed since it was sent: its answer says nothing about them.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// Which read it is.
+    pub(super) number: u64,
+    /// Those that this server changed, or an agent told of.
+    pub(super) touched: HashSet<ClaimId>,
+    /// Those that only a publication changed, which may be older than the answer, or newer.
+    pub(super) published: HashSet<ClaimId>,
+}
+
 /// One node.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -142,8 +153,8 @@ pub(super) struct Node {
     pub(super) questioned: Option<Instant>,
     /// Since when it is known at all.
     pub(super) known_since: Instant,
-    /// The direct read under way, and the claims that changed since it was sent; its answer says nothing about them.
-    pub(super) reading: Option<(u64, HashSet<ClaimId>)>,
+    /// The direct read under way.
+    pub(super) reading: Option<Reading>,
     /// No lease on the node ends before this.
     pub(super) next_deadline: Option<UnixTime>,
     /// When the daemon must have reaped the first of the sandboxes whose lease is over.
@@ -176,16 +187,30 @@ impl Node {
 
     /// Notes that our knowledge of `claim` is newer than a read that is under way.
     pub(super) fn touch(&mut self, claim: &ClaimId) {
-        if let Some((_, touched)) = &mut self.reading {
-            touched.insert(claim.clone());
+        if let Some(reading) = &mut self.reading {
+            reading.published.remove(claim);
+            reading.touched.insert(claim.clone());
+        }
+    }
+
+    /// Whether the read under way says nothing about the claim, for another reason than a publication.
+    pub(super) fn is_touched(&self, claim: &ClaimId) -> bool {
+        let reading = self.reading.as_ref();
+        reading.is_some_and(|reading| reading.touched.contains(claim))
+    }
+
+    /// Notes that what touched the claim just now was a publication.
+    pub(super) fn was_published(&mut self, claim: &ClaimId) {
+        if let Some(reading) = &mut self.reading
+            && let Some(claim) = reading.touched.take(claim)
+        {
+            reading.published.insert(claim);
         }
     }
 
     /// Ends the direct read of that number, if it is the one under way, and gives what changed since it was sent.
-    pub(super) fn end_read(&mut self, number: u64) -> Option<HashSet<ClaimId>> {
-        self.reading
-            .take_if(|(under_way, _)| *under_way == number)
-            .map(|(_, touched)| touched)
+    pub(super) fn end_read(&mut self, number: u64) -> Option<Reading> {
+        self.reading.take_if(|reading| reading.number == number)
     }
 
     /// Holds something of `claim` from `now` on.

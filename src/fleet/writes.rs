@@ -1,6 +1,6 @@
 //! What this server did, visible to every reader before the caller gets its answer.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use compact_str::CompactString;
 
@@ -8,7 +8,7 @@ use super::{
     NameReservation, Now, Phase, Sandbox,
     index::{Fleet, State, place_of},
     naming::uid_of,
-    node::{End, Node},
+    node::{End, Node, Reading},
 };
 use crate::{
     api::{ClaimId, NodeName, PoolKey, SandboxKey, UserPart},
@@ -224,7 +224,10 @@ impl Fleet {
             .nodes
             .get_mut(node)
             .filter(|node| node.reading.is_none())?;
-        known.reading = Some((number, HashSet::new()));
+        known.reading = Some(Reading {
+            number,
+            ..Reading::default()
+        });
         state.n_reads = number;
         Some(ReadGuard {
             fleet: self,

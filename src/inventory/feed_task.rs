@@ -75,8 +75,15 @@ impl FeedTask {
                 sleep(SNAPSHOTS_APART).await;
                 continue;
             };
-            let _live = self.daemons.feeds.enter(&self.node, connection.objects());
-            self.take_all(reading, sandboxes, &node);
+            // From here on no publication is merged.
+            let live = self.daemons.feeds.enter(&self.node, connection.objects());
+            if !self.take_all(reading, sandboxes, &node) {
+                drop((live, feed));
+                // A publication that came just now was not merged: if this fails, the node is to be read.
+                *told = None;
+                sleep(SNAPSHOTS_APART).await;
+                continue;
+            }
             backoff.reset();
             self.tell(told, News::Live).await;
             loop {
@@ -124,13 +131,22 @@ impl FeedTask {
         }
     }
 
-    fn take_all(&self, reading: ReadGuard<'_>, sandboxes: Vec<feed::Sandbox>, node: &NodeState) {
+    /// Takes the snapshot over, unless a publication that came meanwhile contradicts it: that is not heard of again.
+    fn take_all(
+        &self,
+        reading: ReadGuard<'_>,
+        sandboxes: Vec<feed::Sandbox>,
+        node: &NodeState,
+    ) -> bool {
         let (mut rows, mut users) = (Vec::with_capacity(sandboxes.len()), Vec::new());
         for sandbox in sandboxes {
             if let Some(user) = sandbox.user {
                 users.push((sandbox.row.id.clone(), taken(user)));
             }
             rows.push(self.row(sandbox.row));
+        }
+        if self.daemons.fleet.is_contradicted(&reading, &rows) {
+            return false;
         }
         self.merge(|fleet, now| {
             fleet.read(reading, &rows, now);
@@ -139,6 +155,7 @@ impl FeedTask {
                 fleet.restore_user(&self.node, claim, user);
             }
         });
+        true
     }
 
     fn take(&self, event: Event) {

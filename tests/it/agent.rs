@@ -15,7 +15,9 @@ use std::{
 
 use http::StatusCode;
 use sandbox_apiserver::{
-    api::{ClaimId, NodeAddress, NodeInventory, NodeName, PoolKey, Token, UserPart},
+    api::{
+        ClaimId, InventoryEntry, NodeAddress, NodeInventory, NodeName, PoolKey, Token, UserPart,
+    },
     auth::{Authenticator, Authorizer, UserInfo},
     feed::{self, Credential, Error, Event},
     fleet::{Fleet, Health, HealthLimits, Now, Phase},
@@ -24,7 +26,7 @@ use sandbox_apiserver::{
     node::{self, Agent, Identity, Inventories, NodeMetrics, Objects},
     sandboxd::{Client, ClientOptions, TokenSource},
     sim::{self, Fault, FaultKind, Handle, Planted},
-    store::Limits,
+    store::{Limits, Scope},
     telemetry::{Metrics, Readiness, Tasks},
 };
 use tempfile::TempDir;
@@ -418,6 +420,43 @@ async fn a_daemon_slower_than_the_start_waits_is_told_live_in_the_end() {
     let node = bench.daemon().name();
     assert!(!server.inventory.is_live(node), "the start did not wait");
     until("the feed is live", || server.inventory.is_live(node)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_published_late_is_not_left_behind_by_a_feed_that_begins() {
+    let bench = Bench::start(2).await;
+    let late = Fault {
+        path: LIST.to_owned(),
+        ..Fault::always(FaultKind::Late { millis: 2_500 })
+    };
+    assert!(bench.daemon().inject(late).await);
+    let mut listed = bench.sim.inventories();
+    listed[0].agent = Some(bench.agent.identity.endpoint());
+    let server = Server::start(&listed).await;
+    let node = bench.daemon().name();
+    assert!(!server.inventory.is_live(node), "the start did not wait");
+    // Each tells of another sandbox that the node does not have any more.
+    let entry = listed[0].entries[0].clone();
+    let begun = Instant::now();
+    for number in 0.. {
+        if begun.elapsed() > Duration::from_secs(8) {
+            break;
+        }
+        let mut published = listed[0].clone();
+        published.entries.push(InventoryEntry {
+            id: format!("sb_gone{number}"),
+            claim_ref: format!("default/gone-{number}"),
+            ..entry.clone()
+        });
+        let update = Update::Applied(publication(&published));
+        server.inventories.send(update).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    until("the feed is live", || server.inventory.is_live(node)).await;
+    until("only what the node has is listed", || {
+        server.fleet.store().count(&Scope::All) == 2
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

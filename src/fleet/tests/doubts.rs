@@ -102,6 +102,33 @@ fn what_a_feed_tells_during_a_read_is_not_taken_back_by_its_answer() {
 }
 
 #[test]
+fn a_publication_that_comes_during_a_read_contradicts_an_answer_without_its_sandboxes() {
+    let bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    let read = bench.fleet.begin_read(&"n1".into()).unwrap();
+    let contradicted = |rows: &[Row]| bench.fleet.is_contradicted(&read, rows);
+    assert!(!contradicted(&[]), "what was published before is older");
+    bench.publish("n1", &[mk_row("sb_1", "a"), mk_row("sb_2", "b")]);
+    assert!(contradicted(&[]));
+    assert!(!contradicted(&[mk_row("sb_2", "b")]));
+    // What an agent tells is of a moment ago, and the answer says nothing about it.
+    bench.observe(&mk_row("sb_2", "b"));
+    assert!(!contradicted(&[]));
+    bench.publish(
+        "n1",
+        &[
+            mk_row("sb_1", "a"),
+            mk_row("sb_2", "b"),
+            mk_row("sb_3", "c"),
+        ],
+    );
+    assert!(contradicted(&[]));
+    // Where a later publication will ask again, it stays until then.
+    bench.fleet.read(read, &[], bench.now());
+    bench.lists("default/b=sb_2@n1; default/c=sb_3@n1");
+}
+
+#[test]
 fn a_node_is_read_when_it_does_not_confirm_what_we_did() {
     let mut bench = Bench::new();
     bench.publish("n1", &[mk_row("sb_1", "a")]);
