@@ -46,7 +46,7 @@ enum Command {
     /// Serve simulated nodes, in one process and without a cluster.
     Dev(dev::DevArgs),
     /// Simulate nodes that answer the sandboxd API.
-    Sim(sim::SimArgs),
+    Sim(Box<sim::SimArgs>),
     /// Print or write the CRDs of the objects that are kept in etcd.
     Crdgen(crdgen::CrdgenArgs),
 }
@@ -66,7 +66,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Serve(args) => serve::serve(*args).await,
         Command::Agent(args) => agent::agent(*args).await,
         Command::Dev(args) => dev::dev(args).await,
-        Command::Sim(args) => sim::sim(args).await,
+        Command::Sim(args) => sim::sim(*args).await,
         Command::Crdgen(args) => crdgen::crdgen(args),
     }
 }

@@ -66,6 +66,10 @@ pub(super) struct SimArgs {
     /// Beginnings and ends of VMs that each node remembers for its journal.
     #[arg(long, default_value_t = 0)]
     journal: usize,
+    /// Seconds that the nodes' clocks are ahead, below zero behind: the first node's, the second's, and so on, again from the
+    /// first. Unset: all are right.
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    clock_offset_seconds: Vec<i64>,
     /// Makes ids and spread repeatable.
     #[arg(long)]
     seed: Option<u64>,
@@ -127,6 +131,7 @@ fn options(args: SimArgs) -> sim::Options {
         namespaces: args.namespaces,
         pools: args.templates.iter().map(pool).collect(),
         warm: args.warm,
+        clock_offsets: args.clock_offset_seconds,
         seed: args.seed,
         generation: match args.generation {
             Generation::Early => sim::Generation::Early,

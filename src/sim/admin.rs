@@ -14,6 +14,7 @@
 //! | `DELETE /nodes/{n}/claims/{id}` | loses a sandbox |
 //! | `PUT /nodes/{n}/claims/{id}/failed` | lets its VM die: `{reason}` |
 //! | `PUT /nodes/{n}/pools` | a pool's counts at once: `{template, net, size, warm, target}` |
+//! | `PUT /nodes/{n}/clock` | sets its clock: `{aheadSeconds}`, below zero behind |
 //! | `POST /nodes/{n}/stop`, `POST /nodes/{n}/start` | the node goes and comes back |
 
 use std::{collections::BTreeMap, convert::Infallible, net::SocketAddr, sync::Arc};
@@ -59,6 +60,12 @@ struct PoolCounts {
     size: String,
     warm: u32,
     target: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ClockBody {
+    ahead_seconds: i64,
 }
 
 #[derive(Deserialize)]
@@ -158,6 +165,7 @@ async fn answer(nodes: &[Handle], method: &str, path: &str, body: &[u8]) -> Resu
         ("PUT", ["claims", id, "failed"]) => {
             found(node.fail(&(*id).into(), &read::<FailBody>(body)?.reason))?;
         }
+        ("PUT", ["clock"]) => node.set_clock(read::<ClockBody>(body)?.ahead_seconds),
         ("PUT", ["pools"]) => set_pool(node, body)?,
         ("POST", ["stop"]) => node.stop().await,
         ("POST", ["start"]) => node.start().await,

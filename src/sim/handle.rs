@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
-
 use super::{
     Counters, Fault, FaultKind, Request,
     claim::{Claim, Number, OnExpire, Owner, Phase, lease},
@@ -137,6 +135,13 @@ impl Handle {
         }
     }
 
+    /// Sets its clock: so many seconds ahead of the machine's, or behind it below zero. Its leases keep the ends that they have
+    /// by that clock, as after a step of NTP.
+    pub fn set_clock(&self, ahead_seconds: i64) {
+        let ahead_ms = ahead_seconds.saturating_mul(1_000);
+        self.world.set_clock(self.index, ahead_ms);
+    }
+
     /// Makes a sandbox that nobody asked for.
     pub fn plant(&self, planted: Planted) -> ClaimId {
         let mut daemon = self.world.daemon(self.index);
@@ -207,7 +212,7 @@ impl Handle {
 
     /// What this node would publish of itself.
     pub fn inventory(&self) -> NodeInventory {
-        inventory::of(&self.world.daemon(self.index), Timestamp::now())
+        inventory::of(&self.world.daemon(self.index))
     }
 }
 

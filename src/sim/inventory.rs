@@ -1,6 +1,5 @@
 //! A node's `NodeInventory`, with every optional field.
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
@@ -12,8 +11,8 @@ use crate::{
     meta::UnixTime,
 };
 
-/// What `daemon` would publish of itself. `observed_at` is the machine's time, not the fleet's.
-pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
+/// What `daemon` would publish of itself.
+pub(super) fn of(daemon: &Daemon<'_>) -> NodeInventory {
     let node = &daemon.world.nodes[daemon.index];
     let address = node.address.authority();
     let claims = daemon.state.claims.iter();
@@ -27,7 +26,7 @@ pub(super) fn of(daemon: &Daemon<'_>, observed_at: Timestamp) -> NodeInventory {
             ..ObjectMeta::default()
         },
         node: node.name.to_string(),
-        observed_at: Some(UnixTime::from_secs(observed_at.as_second()).to_string()),
+        observed_at: time(daemon.now),
         total: i64::try_from(entries.len()).ok(),
         truncated: false,
         agent: None,

@@ -79,6 +79,9 @@ pub struct Options {
     pub warm: u32,
     /// Lease of the sandboxes at the start.
     pub lease: Duration,
+    /// Seconds that the nodes' clocks are ahead, below zero behind, in the nodes' order and again from the first; empty: all
+    /// are right.
+    pub clock_offsets: Vec<i64>,
     /// Makes ids and spread repeatable. Two fleets with one seed use the same ids; None picks one.
     pub seed: Option<u64>,
     /// How new the daemons are.
@@ -142,6 +145,7 @@ impl Default for Options {
             }],
             warm: 4,
             lease: Self::MAX_TTL,
+            clock_offsets: Vec::new(),
             seed: None,
             generation: Generation::default(),
             api_token: Some(Token::from("sim".to_owned())),

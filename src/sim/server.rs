@@ -21,6 +21,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, watch},
@@ -30,6 +31,7 @@ use tokio::{
 use super::{
     FaultKind, Refusal,
     body::MAX_BODY,
+    claim::Millis,
     endpoints::Call,
     log::Outcome,
     reply::{Redirect, Reply},
@@ -159,12 +161,21 @@ async fn respond(
     let Some(fault) = fault else {
         let reply = work.await;
         entered.end(Outcome::Status(reply.status.as_u16()));
-        return Ok(response(reply, Shape::Whole));
+        return Ok(dated(response(reply, Shape::Whole), world.now(index)));
     };
     let name = fault.name();
     let answer = misbehave(fault, work, reset).await;
     entered.end(Outcome::Fault(name));
-    answer
+    answer.map(|response| dated(response, world.now(index)))
+}
+
+/// The answer with the time that its node's clock shows.
+fn dated(mut response: Response<ReplyBody>, now: Millis) -> Response<ReplyBody> {
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&now.timestamp());
+    if let Some(date) = date.ok().and_then(|date| date.try_into().ok()) {
+        response.headers_mut().insert(header::DATE, date);
+    }
+    response
 }
 
 /// What the daemon does and answers.

@@ -138,6 +138,14 @@ impl State {
         }
     }
 
+    /// Takes in that the clock shows `now` and was set forward by so much. What is being made takes no longer for it.
+    pub(super) fn clock_was_set(&mut self, now: Millis, by_ms: i64) {
+        for refill in &mut self.refills {
+            refill.due.0 += by_ms;
+        }
+        self.reaped_at = self.reaped_at.min(now);
+    }
+
     fn refill_due(&mut self, now: Millis) {
         while self.refills.front().is_some_and(|refill| refill.due <= now) {
             let Some(refill) = self.refills.pop_front() else {
@@ -299,6 +307,22 @@ mod tests {
             (state.pools[&key()].warm, state.pools[&key()].refilling),
             (2, 0)
         );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_moves_the_ends_of_leases_and_nothing_else() {
+        let (mut state, hour) = (mk_state(1), 3_600_000);
+        let now = Millis(10 * hour);
+        state.settle(now);
+        mk_claim(&mut state, 1, 9 * hour + 8_000, OnExpire::Destroy);
+        assert!(state.take_warm(&key(), now, Duration::from_millis(100)));
+        let back = Millis(now.0 - hour);
+        state.clock_was_set(back, -hour);
+        state.settle(Millis(back.0 + 100));
+        assert_eq!(state.pools[&key()].warm, 1);
+        assert_eq!(state.claims.len(), 1, "it is early again");
+        state.settle(Millis(back.0 + 10_000));
+        assert!(state.claims.is_empty());
     }
 
     #[test]

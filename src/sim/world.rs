@@ -44,6 +44,8 @@ pub(super) struct Node {
     pub(super) address: NodeAddress,
     /// Never held over an await: a [`Daemon`] lives in synchronous functions only.
     state: Mutex<State>,
+    /// How far this node's clock is ahead of the fleet's.
+    ahead_ms: AtomicI64,
     pub(super) faults: Faults,
     pub(super) log: Log,
     /// Whether it is to take connections.
@@ -78,6 +80,12 @@ impl Node {
             let place = u16::try_from(index).expect("checked: the last port fits");
             advertised.set_port(options.first_advertised_port + place);
         }
+        let offsets = &options.clock_offsets;
+        let ahead = match offsets.is_empty() {
+            true => 0,
+            false => offsets[index % offsets.len()],
+        };
+        let ahead_ms = ahead.saturating_mul(1_000);
         Self {
             name,
             socket,
@@ -85,7 +93,11 @@ impl Node {
                 .to_string()
                 .parse()
                 .expect("a socket address is a node address"),
-            state: Mutex::new(State::new(machine_time(), options.journal)),
+            state: Mutex::new(State::new(
+                Millis(machine_time().0 + ahead_ms),
+                options.journal,
+            )),
+            ahead_ms: AtomicI64::new(ahead_ms),
             faults: Faults::default(),
             log: Log::new(options.log),
             gate: watch::Sender::new(Gate::Up),
@@ -106,8 +118,19 @@ impl World {
         }
     }
 
-    pub(super) fn now(&self) -> Millis {
-        Millis(machine_time().0 + self.ahead_ms.load(Ordering::Relaxed))
+    /// What the clock of the node at `index` shows.
+    pub(super) fn now(&self, index: usize) -> Millis {
+        let ahead = |ahead_ms: &AtomicI64| ahead_ms.load(Ordering::Relaxed);
+        let own = ahead(&self.nodes[index].ahead_ms);
+        Millis(machine_time().0 + ahead(&self.ahead_ms) + own)
+    }
+
+    /// Sets the clock of the node at `index`, from one moment to the next. Its leases keep the ends that they have by that clock.
+    pub(super) fn set_clock(&self, index: usize, ahead_ms: i64) {
+        let node = &self.nodes[index];
+        let mut state = node.state.lock();
+        let before = node.ahead_ms.swap(ahead_ms, Ordering::Relaxed);
+        state.clock_was_set(self.now(index), ahead_ms - before);
     }
 
     pub(super) fn advance(&self, by_ms: i64) {
@@ -133,8 +156,8 @@ impl World {
     /// The node at `index`, locked, as of now. One at a time: a thread that holds one and asks for another, or for the
     /// same again, may wait for itself.
     pub(super) fn daemon(&self, index: usize) -> Daemon<'_> {
-        let now = self.now();
         let mut state = self.nodes[index].state.lock();
+        let now = self.now(index);
         state.settle(now);
         Daemon {
             world: self,
