@@ -1,9 +1,13 @@
 //! Leases, to read: for whoever renews them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{Fleet, Sandbox};
 use crate::{api::NodeName, meta::UnixTime, store::Stored};
+
+/// A lease that is short of what its user wants by no more was asked for until then: the rest is what two clocks make of one
+/// moment, and a renewal would end as short.
+const CLOCKS_APART: Duration = Duration::from_secs(10);
 
 impl Fleet {
     /// The sandboxes whose lease ends before `by` although their users want them for longer; node by node, in each the
@@ -35,6 +39,8 @@ impl Fleet {
 fn is_due(sandbox: &Sandbox, by: UnixTime) -> bool {
     let wanted = sandbox.user.as_ref().and_then(|user| user.shutdown_time);
     let ends = sandbox.deadline.filter(|ends| *ends <= by);
-    let is_short = ends.is_some_and(|ends| wanted.is_some_and(|wanted| wanted > ends));
+    let falls_short =
+        |ends: UnixTime| wanted.is_some_and(|wanted| wanted > ends.after(CLOCKS_APART));
+    let is_short = ends.is_some_and(falls_short);
     is_short && !sandbox.is_over() && sandbox.deleted_at.is_none()
 }

@@ -395,6 +395,22 @@ fn leases_that_end_before_their_users_want_are_found_wherever_they_come_from() {
 }
 
 #[test]
+fn a_lease_that_two_clocks_leave_short_is_not_renewed() {
+    let bench = Bench::new();
+    bench.publish("n1", &[mk_row("sb_1", "a")]);
+    let ends = START + 10_000;
+    for (short, is_due) in [(0, false), (10, false), (11, true)] {
+        let user = UserPart {
+            shutdown_time: Some(UnixTime::from_secs(ends + short)),
+            ..mk_user(&[])
+        };
+        bench.say("sb_1", user).unwrap();
+        let due = bench.fleet.leases_to_renew(UnixTime::from_secs(ends));
+        assert_eq!(!due.is_empty(), is_due, "short of {short} s");
+    }
+}
+
+#[test]
 fn objects_without_a_machine_are_bounded_by_their_bytes() {
     let mut bench = Bench::new();
     let mk_large = |finalizers: &[&str]| UserPart {
