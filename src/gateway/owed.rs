@@ -216,7 +216,8 @@ impl Gateway {
         let address = fleet.address(&node);
         let listed = fleet.by_claim(&node, &claim);
         let in_index = fleet.knows(&node);
-        let standing = owed.look(&node, &claim, in_index)?;
+        let ends = listed.as_ref().and_then(|record| record.value.deadline);
+        let standing = owed.look(&node, &claim, in_index, ends)?;
         if listed.is_some_and(|record| record.value.deleted_at.is_none()) {
             fleet.set_deleted(&node, &claim, Now::read());
         }
@@ -332,11 +333,19 @@ impl Owed {
         }
     }
 
-    /// How it stands with a debt; `None` for what is not owed.
-    fn look(&self, node: &NodeName, claim: &ClaimId, in_index: bool) -> Option<Standing> {
+    /// How it stands with a debt; `None` for what is not owed. `ends`: when its lease is over by what is known now. A node
+    /// whose clock was set meanwhile keeps it for longer, or for less long, than was known when it was noted.
+    fn look(
+        &self,
+        node: &NodeName,
+        claim: &ClaimId,
+        in_index: bool,
+        ends: Option<UnixTime>,
+    ) -> Option<Standing> {
         let mut accounts = self.accounts.lock();
         let debt = accounts.get_mut(node)?.debts.get_mut(claim)?;
         debt.known |= in_index;
+        debt.lease_ends = ends.or(debt.lease_ends);
         let now = UnixTime::now();
         let over = debt
             .lease_ends
@@ -352,7 +361,7 @@ impl Owed {
 #[cfg(test)]
 mod tests {
     use super::{super::route::tests::mk_gateway, *};
-    use crate::fleet::Report;
+    use crate::fleet::{Phase, Report, Row};
 
     #[tokio::test]
     async fn what_a_node_without_address_denies_is_owed_as_long_as_the_node_is_there() {
@@ -373,6 +382,44 @@ mod tests {
         gateway.pay(node.clone(), claim.clone()).await;
         assert!(gateway.is_owed(&node, &claim));
         fleet.forget_node(&node);
+        gateway.pay(node.clone(), claim.clone()).await;
+        assert!(!gateway.is_owed(&node, &claim));
+    }
+
+    #[tokio::test]
+    async fn what_a_node_keeps_for_longer_than_was_known_is_owed_for_longer() {
+        let gateway = mk_gateway();
+        let (fleet, node) = (&gateway.inner.fleet, NodeName::from("n1"));
+        let (claim, now) = (ClaimId::from("sb_1"), UnixTime::now());
+        let publish = |deadline: UnixTime| {
+            let row = Row {
+                claim: claim.clone(),
+                claim_ref: "".into(),
+                phase: Phase::Running,
+                deadline: Some(deadline),
+                claimed_at: Some(UnixTime::from_secs(0)),
+                pool: None,
+                address: "".into(),
+                from_checkpoint: None,
+                metadata: Default::default(),
+            };
+            let report = Report {
+                address: None,
+                rows: vec![row],
+                pools: None,
+                complete: true,
+                published_since: UnixTime::from_secs(0),
+            };
+            fleet.publish(&node, &report, true, true, Now::read());
+        };
+        let ended = UnixTime::from_secs(now.as_secs() - 60);
+        publish(ended);
+        gateway.owe(node.clone(), claim.clone(), Some(ended));
+        // Its clock was put back by an hour.
+        publish(ended.after(Duration::from_secs(3_600)));
+        gateway.pay(node.clone(), claim.clone()).await;
+        assert!(gateway.is_owed(&node, &claim));
+        publish(ended);
         gateway.pay(node.clone(), claim.clone()).await;
         assert!(!gateway.is_owed(&node, &claim));
     }
