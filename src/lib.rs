@@ -15,7 +15,7 @@
 //! | `store` | a versioned store: version chains, change log, pages, watch cursors | `meta` |
 //! | `schema` | structural schemas: pruning, defaults, validation, OpenAPI documents, CRDs | `meta` |
 //! | `managed` | field ownership: managedFields, server-side apply, what an update owns | `meta` `schema` |
-//! | `sandboxd` | the node daemon's HTTP API: its JSON, the client | `api` `meta` |
+//! | `sandboxd` | the node daemon's HTTP API: its JSON, the client, how far a node's clock is off | `api` `meta` |
 //! | `fleet` | the index: what the nodes say and what we did, merged into sandboxes | `api` `meta` `store` |
 //! | `snapshots` | the index of checkpoints, and the questions that keep it | `api` `meta` `store` `fleet` `sandboxd` |
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |

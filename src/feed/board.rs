@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     api::{ClaimId, PoolKey, UserPart},
-    meta::UnixTime,
+    sandboxd::{ClockOffset, NodeTime},
 };
 
 /// Listeners at once: the replicas of the server, with room for those that are being replaced.
@@ -51,7 +51,7 @@ pub struct Current {
     /// What the daemon says of itself.
     pub node: NodeState,
     /// When the daemon was last read.
-    pub observed_at: UnixTime,
+    pub observed_at: NodeTime,
 }
 
 pub(super) struct Shared {
@@ -72,6 +72,8 @@ pub(super) struct Progress {
     /// The last look at the daemon that was answered.
     pub(super) polled: u64,
     pub(super) daemon_answers: bool,
+    /// How far the clock that the rows are told by is ahead of this machine's.
+    pub(super) clock: ClockOffset,
     pub(super) closed: bool,
 }
 
@@ -81,7 +83,7 @@ pub(super) struct State {
     pub(super) node: NodeState,
     /// When listeners were told so last.
     node_told: Option<Instant>,
-    pub(super) observed_at: Option<UnixTime>,
+    pub(super) observed_at: Option<NodeTime>,
     /// When the daemon last answered.
     pub(super) looked: Option<Instant>,
     /// How many entries refer to what.
@@ -120,6 +122,7 @@ impl Board {
             seq: 0,
             polled: 0,
             daemon_answers: false,
+            clock: ClockOffset::default(),
             closed: false,
         };
         Self(Arc::new(Shared {
@@ -158,7 +161,7 @@ impl Board {
         poll: &Poll,
         rows: Vec<Row>,
         node: NodeState,
-        observed_at: UnixTime,
+        observed_at: NodeTime,
         user_of: impl Fn(&ClaimId) -> Option<Arc<UserPart>>,
     ) {
         let mut state = self.0.state.lock();
@@ -198,6 +201,15 @@ impl Board {
         let state = self.0.state.lock();
         self.0
             .tell(&state, |progress| progress.daemon_answers = false);
+    }
+
+    /// Takes over how far the daemon's clock is ahead of this machine's, for the heartbeats to come. They are the same one, but
+    /// for a daemon that is not really on this machine.
+    pub fn set_clock(&self, offset: ClockOffset) {
+        self.0.progress.send_if_modified(|progress| {
+            progress.clock = offset;
+            false
+        });
     }
 
     /// Takes over what is kept for a sandbox's user from now on. One that the daemon has not listed yet waits for its row.

@@ -1,4 +1,4 @@
-//! One listener's stream: the snapshot, then the changes, and a sign of life when there are none.
+//! One listener's stream: the snapshot, then the changes, and signs of life.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,8 +14,10 @@ use super::{
     board::{Place, Progress, Shared, line},
     wire::Message,
 };
+use crate::meta::UnixTime;
 
-/// Longest silence of a feed. A listener takes ten seconds for the end.
+/// Time between two heartbeats, which come between changes too: they tell the clock. A listener takes ten seconds of silence
+/// for the end.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// Bytes that are handed over at once.
 const CHUNK: usize = 32 << 10;
@@ -81,14 +83,14 @@ impl Listener {
             if progress.closed {
                 return None;
             }
+            if self.heartbeat_at <= Instant::now() {
+                self.told_answers = None;
+            }
             if let Some(said) = self.say(progress) {
-                self.heartbeat_at = Instant::now() + HEARTBEAT;
                 return Some(said);
             }
-            match timeout_at(self.heartbeat_at, self.progress.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return None,
-                Err(_) => self.told_answers = None,
+            if let Ok(Err(_)) = timeout_at(self.heartbeat_at, self.progress.changed()).await {
+                return None;
             }
         }
     }
@@ -146,9 +148,11 @@ impl Listener {
         if self.told_answers.replace(daemon_answers) == Some(daemon_answers) {
             return None;
         }
+        self.heartbeat_at = Instant::now() + HEARTBEAT;
         Some(line(&Message::Heartbeat {
             seq,
             daemon_answers,
+            clock: Some(progress.clock.theirs(UnixTime::now())),
         }))
     }
 }
@@ -171,7 +175,7 @@ mod tests {
     use crate::{
         api::{ClaimId, PoolKey, UserPart},
         feed::{Board, NodeState, Row, State},
-        meta::UnixTime,
+        sandboxd::NodeTime,
     };
 
     fn mk_row(id: &str, seconds: i64) -> Row {
@@ -179,7 +183,7 @@ mod tests {
             id: id.into(),
             claim_ref: "".into(),
             state: State::Running,
-            deadline: Some(UnixTime::from_secs(seconds)),
+            deadline: Some(NodeTime::told(UnixTime::from_secs(seconds))),
             claimed_at: None,
             pool: PoolKey {
                 template: "t".into(),
@@ -197,7 +201,7 @@ mod tests {
             &poll,
             rows,
             NodeState::default(),
-            UnixTime::from_secs(0),
+            NodeTime::told(UnixTime::from_secs(0)),
             |_| None,
         );
     }
@@ -222,7 +226,7 @@ mod tests {
             &under_way,
             vec![],
             NodeState::default(),
-            UnixTime::from_secs(0),
+            NodeTime::told(UnixTime::from_secs(0)),
             |_| None,
         );
         let early = tokio::time::timeout(HEARTBEAT / 2, listener.next()).await;
@@ -254,6 +258,26 @@ mod tests {
         assert!(listener.next().await.is_none());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn heartbeats_come_between_changes_and_tell_the_clock() {
+        let board = Board::new();
+        let mut listener = board.listen().unwrap();
+        let mut told = String::new();
+        for n in 0..10 {
+            poll(&board, vec![mk_row("sb_1", n)]);
+            let moment = Duration::from_millis(1);
+            while let Ok(said) = tokio::time::timeout(moment, listener.next()).await {
+                told.push_str(std::str::from_utf8(&said.unwrap().unwrap()).unwrap());
+            }
+            tokio::time::advance(HEARTBEAT / 3).await;
+        }
+        let heartbeats = told.lines().filter(|line| line.contains("heartbeat"));
+        let heartbeats: Vec<_> = heartbeats.collect();
+        assert!((3..=5).contains(&heartbeats.len()), "{told}");
+        let tells_clock = |line: &&str| line.contains(r#""clock":"20"#);
+        assert!(heartbeats.iter().all(tells_clock), "{told}");
+    }
+
     #[tokio::test]
     async fn a_change_of_the_users_part_is_told_alone_and_once() {
         let (board, user) = (Board::new(), Arc::new(UserPart::default()));
@@ -271,7 +295,10 @@ mod tests {
         // Who comes later hears of the sandbox as a whole.
         let mut later = board.listen().unwrap();
         let looked = board.poll_begins();
-        let (rows, at) = (vec![mk_row("sb_1", 1)], UnixTime::from_secs(0));
+        let (rows, at) = (
+            vec![mk_row("sb_1", 1)],
+            NodeTime::told(UnixTime::from_secs(0)),
+        );
         board.polled(&looked, rows, NodeState::default(), at, user_of);
         let mut told = String::new();
         while !told.contains("snapshotEnd") {

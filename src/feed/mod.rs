@@ -1,7 +1,7 @@
 //! A node's live change feed: what goes over the wire, the agent's end, and the server's end.
 //!
 //! One HTTP/2 response of JSON lines for each listener: `hello` with the agent's epoch, the whole state in `part`s up to
-//! `snapshotEnd`, then `change`s with consecutive numbers, and a `heartbeat` whenever nothing else was said for three seconds.
+//! `snapshotEnd`, then `change`s with consecutive numbers, and a `heartbeat` every three seconds.
 //! Decided here:
 //!
 //! - A snapshot is made of a look at the daemon that began after the listener asked. Whoever merges it may take absence from
@@ -14,6 +14,9 @@
 //! - What the agent's own gateway hands over is listed without a look at the daemon, so that listeners hear of it before who
 //!   claimed it; a look that began before need not have it.
 //! - A heartbeat says whether the daemon answers. An agent that lives beside a dead daemon keeps no node fresh.
+//! - Times are by the node's clock, as the daemon tells them, and a heartbeat says what that clock shows. It is a hint and no
+//!   measure, since nobody knows how long it was on its way: whoever doubts asks the daemon. After a step of the clock every
+//!   row means something else, so a snapshot is asked for again.
 //! - The agent's certificate is self-made. It is known by its SHA-256, and by nothing else: names and dates mean nothing.
 
 mod backoff;

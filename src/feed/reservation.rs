@@ -121,6 +121,7 @@ mod tests {
     use crate::{
         feed::{NodeState, Poll, Pool, State},
         meta::UnixTime,
+        sandboxd::NodeTime,
     };
 
     fn mk_pool() -> PoolKey {
@@ -154,7 +155,8 @@ mod tests {
             pools: vec![pool],
             draining: false,
         };
-        board.polled(poll, rows, node, UnixTime::from_secs(0), |_| None);
+        let at = NodeTime::told(UnixTime::from_secs(0));
+        board.polled(poll, rows, node, at, |_| None);
     }
 
     fn ids(board: &Board) -> Vec<String> {

@@ -65,9 +65,17 @@ impl Stage {
                     node: told.node,
                 }))
             }
-            (Self::Told(_), Message::Heartbeat { daemon_answers, .. }) => {
-                Ok(Some(Event::Heartbeat { daemon_answers }))
-            }
+            (
+                Self::Told(_),
+                Message::Heartbeat {
+                    daemon_answers,
+                    clock,
+                    ..
+                },
+            ) => Ok(Some(Event::Heartbeat {
+                daemon_answers,
+                clock,
+            })),
             (Self::Following { seq, tally }, Message::Change { seq: found, part }) => {
                 in_order(seq.wrapping_add(1), found)?;
                 *seq = found;
@@ -89,10 +97,14 @@ impl Stage {
                 Message::Heartbeat {
                     seq: found,
                     daemon_answers,
+                    clock,
                 },
             ) => {
                 in_order(*seq, found)?;
-                Ok(Some(Event::Heartbeat { daemon_answers }))
+                Ok(Some(Event::Heartbeat {
+                    daemon_answers,
+                    clock,
+                }))
             }
             _ => Err(malformed("a line out of its place")),
         }
@@ -179,7 +191,7 @@ mod tests {
         let shown = events(&[HELLO, END, SIX, alive]);
         assert!(shown[0].starts_with("Snapshot { epoch: 1"), "{shown:?}");
         assert!(shown[1].starts_with("Removed"), "{shown:?}");
-        assert_eq!(shown[2], "Heartbeat { daemon_answers: true }");
+        assert_eq!(shown[2], "Heartbeat { daemon_answers: true, clock: None }");
     }
 
     #[track_caller]

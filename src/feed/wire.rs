@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::{ClaimId, PoolKey, UserPart},
-    meta::UnixTime,
+    sandboxd::NodeTime,
 };
 
 /// Longest line that is read. A row has some hundred bytes; what a user sends may have as many as one object may.
@@ -47,10 +47,10 @@ pub struct Row {
     pub state: State,
     /// End of the lease; none without an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<UnixTime>,
+    pub deadline: Option<NodeTime>,
     /// When it was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimed_at: Option<UnixTime>,
+    pub claimed_at: Option<NodeTime>,
     /// The pool that it came from.
     pub pool: PoolKey,
     /// The checkpoint that it was started from.
@@ -125,6 +125,8 @@ pub enum Event {
     Heartbeat {
         /// Whether the daemon answers the agent.
         daemon_answers: bool,
+        /// What the node's clock shows; `None` from an older agent.
+        clock: Option<NodeTime>,
     },
 }
 
@@ -132,11 +134,25 @@ pub enum Event {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum Message {
-    Hello { epoch: u64, seq: u64 },
+    Hello {
+        epoch: u64,
+        seq: u64,
+    },
     Part(Part),
-    SnapshotEnd { seq: u64, sandboxes: usize },
-    Change { seq: u64, part: Part },
-    Heartbeat { seq: u64, daemon_answers: bool },
+    SnapshotEnd {
+        seq: u64,
+        sandboxes: usize,
+    },
+    Change {
+        seq: u64,
+        part: Part,
+    },
+    Heartbeat {
+        seq: u64,
+        daemon_answers: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        clock: Option<NodeTime>,
+    },
 }
 
 /// One thing that is told.
@@ -229,6 +245,7 @@ mod tests {
             Some(Message::Heartbeat {
                 seq: 1,
                 daemon_answers: true,
+                clock: None,
             }),
         );
     }

@@ -3,7 +3,8 @@
 //! Facts come in four ways: a node's publication (late, maybe replayed), a direct read of its daemon, this server's own
 //! writes, and the passing of time. The merge rule, which everything here serves:
 //!
-//! - Clocks of different machines are never compared. A claim id is never used twice, so a released one stays dead.
+//! - Clocks of different machines are never compared: every time that comes in is by this machine's. A claim id is never used
+//!   twice, so a released one stays dead.
 //! - What we wrote holds until the node agrees: a claim until it is listed, a phase until it is reported. What nobody confirms
 //!   for a while the node is asked about; what its agent tells meanwhile it may have seen before.
 //! - Absence in a publication is only a doubt. A direct read settles it; a node that cannot be asked keeps its sandboxes.

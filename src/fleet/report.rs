@@ -1,4 +1,5 @@
-//! What a node says, in the words of the index: parsed and checked by the caller, taken as it is here.
+//! What a node says, in the words of the index: parsed, checked and moved to this machine's clock by the caller, taken as it is
+//! here.
 
 use std::{collections::BTreeMap, time::Instant};
 

@@ -34,7 +34,7 @@ pub struct Granted {
     pub address: CompactString,
     /// The checkpoint it was started from.
     pub from_checkpoint: Option<Box<str>>,
-    /// When the node made it, by the node's clock.
+    /// When the node made it.
     pub claimed_at: UnixTime,
     /// End of the granted lease.
     pub deadline: Option<UnixTime>,

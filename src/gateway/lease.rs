@@ -24,8 +24,8 @@ pub(super) fn granted(ttl: Option<Duration>) -> Duration {
     ttl.map_or(DEFAULT, asked).min(LONGEST)
 }
 
-/// When the node made the claim, by the node's own clock: the lease's end less its length. An answer does not say it, and
-/// every later reading of the node does.
+/// When the node made the claim: the lease's end less its length. An answer does not say it, and every later reading of the node
+/// does.
 pub(super) fn claimed_at(reply: &ClaimReply, ttl: Option<Duration>) -> UnixTime {
     let lease = granted(ttl);
     match reply.deadline {

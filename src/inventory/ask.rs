@@ -56,6 +56,7 @@ impl Follower {
             Done::Probe(node) => {
                 self.probing.remove(&node);
             }
+            Done::Heard(node) => self.heard_first(&node),
             Done::Read(read, ReadOutcome::Busy) => self.reads.put_back(read),
             Done::Read(read, outcome) => {
                 self.reads.end(&read);

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     api::{NodeAddress, NodeName},
     fleet::{Fleet, Now, Row},
-    sandboxd,
+    sandboxd::{self, ClockOffset},
 };
 
 /// The fleet and the way to its nodes.
@@ -25,7 +25,7 @@ pub(super) struct Daemons {
     pub(super) metrics: InventoryMetrics,
     pub(super) roster: Roster,
     pub(super) feeds: LiveFeeds,
-    client: sandboxd::Client,
+    pub(super) client: sandboxd::Client,
     // Held for a look-up, never over an await.
     asked: Mutex<HashMap<NodeName, Asked>>,
 }
@@ -65,6 +65,24 @@ impl Daemons {
             feeds: LiveFeeds::default(),
             client,
             asked: Mutex::default(),
+        }
+    }
+
+    /// How far a node's clock is ahead of ours. `None`: the node has an address and has not answered there yet, so nobody
+    /// knows; where nobody can be asked the clock counts as right.
+    pub(super) fn clock_offset(&self, node: &NodeName) -> Option<ClockOffset> {
+        match self.fleet.address(node) {
+            Some(address) => self.client.clock_offset(&address),
+            None => Some(ClockOffset::default()),
+        }
+    }
+
+    /// Lets a node's daemon show what its clock shows. Takes as long as a question for what is warm.
+    pub(super) async fn hear_clock(&self, node: &NodeName) {
+        if let Some(address) = self.fleet.address(node) {
+            // Whatever it answers has a date, and what it does not answer says nothing.
+            let daemon = self.client.node(&address, self.options.info_within);
+            let _ = daemon.healthz().await;
         }
     }
 

@@ -17,6 +17,8 @@ use crate::{
     api::{NodeName, UserPart},
     feed::{self, Agent, Backoff, Event, Listening, NodeState, State},
     fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row},
+    meta::UnixTime,
+    sandboxd::{ClockOffset, NodeTime},
 };
 
 /// How long direct reads give way to a snapshot that is asked for again: a slow daemon has time for two looks.
@@ -25,6 +27,8 @@ const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
 const SNAPSHOTS_APART: Duration = Duration::from_secs(2);
 /// Pause while a direct read of the node is under way, which may have begun before the feed.
 const READ_PAUSE: Duration = Duration::from_millis(20);
+/// Time between two questions to a daemon whose clock shows something else by its answers than by its agent's word.
+const DOUBTS_APART: Duration = Duration::from_secs(10);
 
 /// Follows one agent.
 pub(super) struct FeedTask {
@@ -63,6 +67,7 @@ impl FeedTask {
     ) -> feed::Result<Infallible> {
         let connection = self.agent.connect().await?;
         let mut patience = FIRST_SNAPSHOT_WITHIN;
+        let mut doubted = None;
         loop {
             let mut reading = Some(self.begin_read().await);
             let until = Instant::now() + patience;
@@ -75,9 +80,11 @@ impl FeedTask {
                 sleep(SNAPSHOTS_APART).await;
                 continue;
             };
+            self.hear_clock().await;
             // From here on no publication is merged.
             let live = self.daemons.feeds.enter(&self.node, connection.objects());
-            if !self.take_all(reading, sandboxes, &node) {
+            let clock = self.clock();
+            if !self.take_all(reading, sandboxes, &node, clock) {
                 drop((live, feed));
                 // A publication that came just now was not merged: if this fails, the node is to be read.
                 *told = None;
@@ -87,8 +94,41 @@ impl FeedTask {
             backoff.reset();
             self.tell(told, News::Live).await;
             loop {
-                self.take(feed.next().await?);
+                let event = feed.next().await?;
+                self.verify_clock(&event, &mut doubted).await;
+                if self.clock() != clock {
+                    // What was taken in is by another clock than what would come: all of it is asked for again.
+                    patience = SNAPSHOT_WITHIN;
+                    break;
+                }
+                self.take(event, clock);
             }
+        }
+    }
+
+    /// Asks the daemon if it has not answered yet. If it does not now, its clock counts as right until the agent says otherwise.
+    async fn hear_clock(&self) {
+        if self.daemons.clock_offset(&self.node).is_none() {
+            self.daemons.hear_clock(&self.node).await;
+        }
+    }
+
+    fn clock(&self) -> ClockOffset {
+        self.daemons.clock_offset(&self.node).unwrap_or_default()
+    }
+
+    /// Asks the daemon if its agent says that the clock shows something else than is known.
+    async fn verify_clock(&self, event: &Event, doubted: &mut Option<Instant>) {
+        let Event::Heartbeat {
+            clock: Some(shown), ..
+        } = event
+        else {
+            return;
+        };
+        let is_early = doubted.is_some_and(|doubted| doubted.elapsed() < DOUBTS_APART);
+        if !is_early && !self.clock().explains(*shown, UnixTime::now()) {
+            *doubted = Some(Instant::now());
+            self.daemons.hear_clock(&self.node).await;
         }
     }
 
@@ -108,10 +148,11 @@ impl FeedTask {
                 } => return Ok((sandboxes, node)),
                 Event::Heartbeat {
                     daemon_answers: false,
+                    ..
                 } => *reading = None,
                 _ => {}
             }
-            self.take(event);
+            self.take(event, self.clock());
         }
     }
 
@@ -137,13 +178,14 @@ impl FeedTask {
         reading: ReadGuard<'_>,
         sandboxes: Vec<feed::Sandbox>,
         node: &NodeState,
+        clock: ClockOffset,
     ) -> bool {
         let (mut rows, mut users) = (Vec::with_capacity(sandboxes.len()), Vec::new());
         for sandbox in sandboxes {
             if let Some(user) = sandbox.user {
                 users.push((sandbox.row.id.clone(), taken(user)));
             }
-            rows.push(self.row(sandbox.row));
+            rows.push(self.row(sandbox.row, clock));
         }
         if self.daemons.fleet.is_contradicted(&reading, &rows) {
             return false;
@@ -158,11 +200,11 @@ impl FeedTask {
         true
     }
 
-    fn take(&self, event: Event) {
+    fn take(&self, event: Event, clock: ClockOffset) {
         self.merge(|fleet, now| match event {
             Event::Sandbox(sandbox) => {
                 let claim = sandbox.row.id.clone();
-                fleet.observe(&self.node, &self.row(sandbox.row), now);
+                fleet.observe(&self.node, &self.row(sandbox.row, clock), now);
                 if let Some(user) = sandbox.user {
                     fleet.restore_user(&self.node, &claim, &taken(user));
                 }
@@ -182,9 +224,11 @@ impl FeedTask {
             Event::Node(node) => fleet.informed(&self.node, &pools(&node), node.draining, now),
             Event::Heartbeat {
                 daemon_answers: true,
+                ..
             } => fleet.heard(&self.node, now),
             Event::Heartbeat {
                 daemon_answers: false,
+                ..
             } => fleet.suspect(&self.node, now),
             Event::Snapshot { .. } => {}
         });
@@ -197,9 +241,10 @@ impl FeedTask {
         roster.if_present(&self.node, || merge(fleet, Now::read()));
     }
 
-    /// The row for the index, within the bounds of what the daemon itself may answer.
-    fn row(&self, row: feed::Row) -> Row {
+    /// The row for the index, by our clock and within the bounds of what the daemon itself may answer.
+    fn row(&self, row: feed::Row, clock: ClockOffset) -> Row {
         let mut rejections = Rejections::default();
+        let ours = |time: NodeTime| clock.ours(time);
         let row = Row {
             claim: row.id,
             claim_ref: row.claim_ref,
@@ -210,8 +255,8 @@ impl FeedTask {
                 State::Failed => Phase::Failed,
                 State::Unknown => Phase::Unknown,
             },
-            deadline: row.deadline,
-            claimed_at: row.claimed_at,
+            deadline: row.deadline.map(ours),
+            claimed_at: row.claimed_at.map(ours),
             pool: Some(row.pool),
             address: Default::default(),
             from_checkpoint: row.from_checkpoint.map(|id| id.as_str().into()),

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ClusterNode, Options, Source,
+    clocks::Taken,
     complaints::Complaints,
     daemons::{Daemons, ReadOutcome},
     feeds::{Feeds, News},
@@ -40,6 +41,8 @@ pub(super) struct Follower {
     pub(super) nodes: HashMap<NodeName, ClusterNode>,
     pub(super) nodes_listed: bool,
     pub(super) reads: Reads,
+    /// Publications of nodes that are asked for the first time, so that it is known what their times mean.
+    pub(super) unheard: HashMap<NodeName, Taken>,
     pub(super) feeds: Feeds,
     pub(super) probing: HashSet<NodeName>,
     pub(super) probe_slots: Arc<Semaphore>,
@@ -76,6 +79,7 @@ pub(super) struct Known {
 pub(super) enum Done {
     Read(Read, ReadOutcome),
     Probe(NodeName),
+    Heard(NodeName),
 }
 
 impl Startup {
@@ -98,6 +102,7 @@ impl Follower {
             nodes: HashMap::new(),
             nodes_listed: false,
             reads: Reads::new(daemons.options.clone()),
+            unheard: HashMap::new(),
             feeds: Feeds::new(),
             probing: HashSet::new(),
             probe_slots: Arc::new(Semaphore::new(daemons.options.probes_at_once)),
@@ -132,7 +137,8 @@ impl Follower {
     }
 
     fn takes_inventories(&self) -> bool {
-        !matches!(self.startup, Startup::AwaitingNodes { .. }) && !self.reads.is_full()
+        let is_full = self.reads.is_full() || self.holds_too_much_unheard();
+        !matches!(self.startup, Startup::AwaitingNodes { .. }) && !is_full
     }
 
     fn become_ready(&mut self) {
@@ -167,6 +173,7 @@ impl Follower {
                 self.want_read(node, None);
             }
         }
+        self.follow_clocks(now);
         self.feeds.restart(&self.daemons);
         for node in self.feeds.overdue(now.instant) {
             self.feed_news(&node, News::Lost);

@@ -25,6 +25,8 @@ pub struct InventoryMetrics {
     sandboxes: Gauge,
     name_conflicts: Gauge,
     warm: Gauge,
+    clocks_off: Gauge,
+    largest_clock_offset: Gauge,
     live_feeds: Gauge,
     lost_feeds: Counter,
 }
@@ -100,6 +102,18 @@ impl InventoryMetrics {
                 new.name_conflicts,
             ),
             warm: metrics.register(ROOM, "warm", "Warm VMs that could be claimed", new.warm),
+            clocks_off: metrics.register(
+                ROOM,
+                "clocks_off",
+                "Nodes whose clock is off by more than 5 s, so that their times are moved",
+                new.clocks_off,
+            ),
+            largest_clock_offset: metrics.register(
+                ROOM,
+                "largest_clock_offset_seconds",
+                "How far that clock is ahead of this server's, or behind below zero, that is off the most",
+                new.largest_clock_offset,
+            ),
             live_feeds: metrics.register(
                 ROOM,
                 "live_feeds",
@@ -145,6 +159,13 @@ impl InventoryMetrics {
 
     pub(super) fn show_feeds(&self, live: usize) {
         self.live_feeds.set(gauge(live));
+    }
+
+    pub(super) fn show_clocks(&self, offsets: impl Iterator<Item = i64>) {
+        let off: Vec<_> = offsets.filter(|offset| *offset != 0).collect();
+        let largest = off.iter().copied().max_by_key(|offset| offset.abs());
+        self.clocks_off.set(gauge(off.len()));
+        self.largest_clock_offset.set(largest.unwrap_or(0));
     }
 
     pub(super) fn feed_lost(&self) {

@@ -13,6 +13,9 @@
 //!   than what was told before.
 //! - Only the publisher's own write counts as a sign of life: `observedAt` moved, or, without that field, anything but the
 //!   server's own `releases`.
+//! - Times are moved from the node's clock to ours where they come in, by what the daemon's answers show of its clock. So a
+//!   daemon is asked what its clock shows before its node's first publication is taken over. When its clock turns out to be off
+//!   by another time, the node is read again, and its feed begun again.
 //! - Our token goes only to an address in a configured network or one that the Node of that name has itself. One that is
 //!   neither any more is forgotten, since the next who has it may be anybody.
 //! - A feed's first snapshot and a direct read exclude each other. The snapshot has two seconds and then gives way, whatever an
@@ -21,6 +24,7 @@
 mod address;
 mod answers;
 mod ask;
+mod clocks;
 mod cluster_node;
 mod complaints;
 mod daemons;

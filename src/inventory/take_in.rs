@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::{
     ClusterNode, Error, Publication, Update, address,
+    clocks::Taken,
     feeds::News,
     fields::{MAX_WORD, word},
     follow::{Follower, Known, Startup},
@@ -79,22 +80,49 @@ impl Follower {
         let daemons = self.daemons.clone();
         daemons.metrics.applied.inc();
         daemons.roster.enter(&node);
-        let fleet = &daemons.fleet;
-        let had_address = fleet.address(&node).is_some();
-        let watched = looked_on && is_news;
-        let merge = || fleet.publish(&node, &report, watched, false, now);
-        let Some(doubt) = daemons.feeds.unless_live(&node, merge) else {
-            fleet.publish(&node, &addressed(&report), watched, false, now);
-            return self.follow_agent(&node, agent);
+        let mut taken = Taken {
+            had_address: daemons.fleet.address(&node).is_some(),
+            watched: looked_on && is_news,
+            report,
         };
-        fleet.set_cordoned(&node, self.is_cordoned(&node));
-        self.reads.set_cut(&node, !report.complete);
-        self.follow_agent(&node, agent);
+        match self.clock_of(&node, &taken.report) {
+            Some(offset) => {
+                // The node has answered, and this one is later than what waited for that.
+                let waited = self.end_hearing(&node);
+                taken.had_address &= waited.is_none_or(|waited| waited.had_address);
+                self.take_over(&node, taken.by_our_clock(offset), agent);
+            }
+            None => self.hear_first(&node, taken, agent),
+        }
+    }
+
+    /// Takes a publication over whose times are by our clock.
+    pub(super) fn take_over(
+        &mut self,
+        node: &NodeName,
+        taken: Taken,
+        agent: Option<PublishedAgent>,
+    ) {
+        let Taken {
+            report,
+            watched,
+            had_address,
+        } = taken;
+        let (daemons, now) = (self.daemons.clone(), Now::read());
+        let fleet = &daemons.fleet;
+        let merge = || fleet.publish(node, &report, watched, false, now);
+        let Some(doubt) = daemons.feeds.unless_live(node, merge) else {
+            fleet.publish(node, &addressed(&report), watched, false, now);
+            return self.follow_agent(node, agent);
+        };
+        fleet.set_cordoned(node, self.is_cordoned(node));
+        self.reads.set_cut(node, !report.complete);
+        self.follow_agent(node, agent);
         let undated = (doubt.undated > 0).then(|| undated_of(report));
-        match fleet.address(&node) {
-            None => self.admit(&node, undated.as_ref(), now),
-            Some(_) if self.feeds.is_awaited(&node) => {}
-            Some(_) if doubt.is_some() || !had_address => self.want_read(&node, undated),
+        match fleet.address(node) {
+            None => self.admit(node, undated.as_ref(), now),
+            Some(_) if self.feeds.is_awaited(node) => {}
+            Some(_) if doubt.is_some() || !had_address => self.want_read(node, undated),
             Some(_) => {}
         }
     }
@@ -116,7 +144,7 @@ impl Follower {
     }
 
     /// Listens to the node's agent, if it has one at an address that is the node's.
-    fn follow_agent(&mut self, node: &NodeName, published: Option<PublishedAgent>) {
+    pub(super) fn follow_agent(&mut self, node: &NodeName, published: Option<PublishedAgent>) {
         let credential = self.daemons.options.agent_credential.clone();
         let agent = published
             .zip(credential)
@@ -176,6 +204,7 @@ impl Follower {
 
     fn forget(&mut self, node: &NodeName) {
         self.known.remove(node);
+        self.unheard.remove(node);
         self.reads.forget(node);
         self.feeds.follow(&self.daemons, node, None);
         if let Startup::Starting { unread, .. } = &mut self.startup {
@@ -266,7 +295,7 @@ impl Follower {
         }
     }
 
-    fn is_cordoned(&self, name: &NodeName) -> bool {
+    pub(super) fn is_cordoned(&self, name: &NodeName) -> bool {
         self.nodes.get(name).is_some_and(|node| node.cordoned)
     }
 
@@ -330,7 +359,7 @@ impl Follower {
 }
 
 /// What an inventory says that no feed does.
-fn addressed(report: &Report) -> Report {
+pub(super) fn addressed(report: &Report) -> Report {
     Report {
         address: report.address.clone(),
         rows: Vec::new(),

@@ -67,9 +67,11 @@ impl Agent {
     ) -> Result<()> {
         let tls = self.identity.tls()?;
         let (board, readiness) = (Board::new(), Readiness::new());
+        // What is passed on is told by one clock, the daemon's, and who hears it knows how far that is off.
+        let daemon = self.daemon.in_node_time();
         let mut tasks = Tasks::new(shutdown.clone());
         let ground = Ground {
-            daemon: self.daemon.clone(),
+            daemon: daemon.clone(),
             daemon_address: self.daemon_address.clone(),
             identity: self.identity.clone(),
             board: board.clone(),
@@ -89,7 +91,7 @@ impl Agent {
         tasks.spawn(
             "reader",
             Reader {
-                client: self.daemon,
+                client: daemon,
                 address: self.daemon_address,
                 board: board.clone(),
                 objects: self.objects.clone(),

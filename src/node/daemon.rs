@@ -11,8 +11,7 @@ use super::{NodeMetrics, Objects, Options};
 use crate::{
     api::{ClaimId, NodeAddress},
     feed::{Board, NodeState, Pool, Row, State},
-    meta::UnixTime,
-    sandboxd::{self, Client, Info, SandboxRow},
+    sandboxd::{self, Client, Info, NodeTime, SandboxRow},
     telemetry::Check,
 };
 
@@ -72,7 +71,9 @@ impl Reader {
         let listed: HashSet<ClaimId> = rows.iter().map(|row| row.id.clone()).collect();
         let rows = rows.into_iter().map(row).collect();
         let user_of = |claim: &ClaimId| self.objects.get(claim);
-        let observed_at = UnixTime::now();
+        let observed_at = self.client.node_time(&self.address);
+        let offset = self.client.clock_offset(&self.address);
+        self.board.set_clock(offset.unwrap_or_default());
         self.board
             .polled(&poll, rows, node_state(info), observed_at, user_of);
         Ok(listed)
@@ -147,8 +148,8 @@ fn row(row: SandboxRow) -> Row {
         id: row.id,
         claim_ref: row.claim_ref,
         state,
-        deadline: row.deadline,
-        claimed_at: row.claimed_at,
+        deadline: row.deadline.map(NodeTime::told),
+        claimed_at: row.claimed_at.map(NodeTime::told),
         pool: row.key,
         from_checkpoint: row.from_checkpoint.map(|id| id.as_str().into()),
         metadata: row.metadata,

@@ -363,6 +363,7 @@ mod tests {
         api::PoolKey,
         feed::{NodeState, Pool},
         meta::UnixTime,
+        sandboxd::NodeTime,
     };
 
     fn mk_identity() -> Identity {
@@ -382,8 +383,8 @@ mod tests {
             id: format!("sb_{n:05}").as_str().into(),
             claim_ref: format!("default/sandbox-{n}").into(),
             state: State::Running,
-            deadline: Some(UnixTime::from_secs(1_800_000_000)),
-            claimed_at: Some(UnixTime::from_secs(1_700_000_000)),
+            deadline: Some(NodeTime::told(UnixTime::from_secs(1_800_000_000))),
+            claimed_at: Some(NodeTime::told(UnixTime::from_secs(1_700_000_000))),
             pool: pool.clone(),
             from_checkpoint: None,
             metadata: Default::default(),
@@ -398,7 +399,7 @@ mod tests {
                 }],
                 draining: false,
             },
-            observed_at: UnixTime::from_secs(1_700_000_100),
+            observed_at: NodeTime::told(UnixTime::from_secs(1_700_000_100)),
         }
     }
 

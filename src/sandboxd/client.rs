@@ -22,7 +22,10 @@ use super::{
     CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, Error, ForkRequest, Info,
     PoolSpec, Promoted, Result, Sandbox, SandboxRow, Stats, TokenSource,
     answer::{Answer, LARGE_AT_ONCE, LIST, ORDINARY},
+    clock::{ClockOffset, NodeTime},
+    clocks::Clocks,
     connections::Connections,
+    dated::Dated,
     token::Credential,
     wire,
 };
@@ -48,12 +51,19 @@ pub struct ClientOptions {
     pub ca_file: Option<PathBuf>,
 }
 
-/// A client for every node of a fleet. A clone shares connections and token.
+/// A client for every node of a fleet. A clone shares connections, clocks and token.
+///
+/// The times of every answer are by this machine's clock, whatever the node's shows, as far as its answers tell.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client {
+    inner: Arc<Inner>,
+    /// Whether times stay as the node told them.
+    in_node_time: bool,
+}
 
 struct Inner {
     connections: Arc<Connections>,
+    clocks: Clocks,
     credential: Credential,
     large: Semaphore,
     /// Whether nodes may be changed at this moment; unset: always.
@@ -78,18 +88,54 @@ impl Client {
     /// [`Error::UnusableCa`] when the CA file cannot be read or holds no certificate.
     pub fn new(options: ClientOptions) -> Result<Self> {
         let tls = options.ca_file.map(tls_connector).transpose()?;
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             connections: Connections::new(tls),
+            clocks: Clocks::default(),
             credential: Credential::new(options.token),
             large: Semaphore::new(LARGE_AT_ONCE),
             may_write: OnceLock::new(),
-        })))
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+            in_node_time: false,
+        })
+    }
+
+    /// The same client with times as nodes tell them: for who runs on a node and passes them on.
+    #[must_use]
+    pub fn in_node_time(self) -> Self {
+        Self {
+            in_node_time: true,
+            ..self
+        }
+    }
+
+    /// How far a node's clock is ahead of this machine's; `None` before its first answer.
+    pub fn clock_offset(&self, node: &NodeAddress) -> Option<ClockOffset> {
+        self.inner.clocks.offset(node)
+    }
+
+    /// The nodes whose offset has changed since the last call. What was taken in of them until now is by another clock than
+    /// what will be.
+    pub fn take_changed_clocks(&self) -> Vec<(NodeAddress, ClockOffset)> {
+        self.inner.clocks.take_changed()
+    }
+
+    /// Whether any clock is off.
+    pub fn has_clocks_off(&self) -> bool {
+        self.inner.clocks.has_any_off()
+    }
+
+    /// What a node's clock shows now, as far as its answers tell.
+    pub fn node_time(&self, node: &NodeAddress) -> NodeTime {
+        let offset = self.clock_offset(node).unwrap_or_default();
+        offset.theirs(UnixTime::now())
     }
 
     /// From now on sends what changes a node only while `may_write` says yes, which is asked each time; else
     /// [`Error::Fenced`]. The first one stays.
     pub fn fence(&self, may_write: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.0.may_write.set(Box::new(may_write));
+        let _ = self.inner.may_write.set(Box::new(may_write));
     }
 
     /// Whether there is a token to present, so that a call is not tried in vain.
@@ -97,7 +143,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoToken`] when there is none.
     pub fn check_token(&self) -> Result<()> {
-        self.0
+        self.inner
             .credential
             .header(std::time::Instant::now())
             .map(drop)
@@ -325,7 +371,7 @@ impl Node<'_> {
     }
 
     /// A call whose answer is a value.
-    async fn json<T: DeserializeOwned + Send + 'static>(
+    async fn json<T: Dated + DeserializeOwned + Send + 'static>(
         &self,
         method: Method,
         path: &str,
@@ -333,7 +379,12 @@ impl Node<'_> {
         limit: usize,
     ) -> Result<T> {
         let request = self.authorized(method, path, body)?;
-        self.call(request, limit).await?.json().await
+        let mut value: T = self.call(request, limit).await?.json().await?;
+        if !self.client.in_node_time {
+            let offset = self.client.clock_offset(self.address);
+            value.to_our_clock(offset.unwrap_or_default());
+        }
+        Ok(value)
     }
 
     /// A call whose answer is its status.
@@ -348,12 +399,12 @@ impl Node<'_> {
         path: &str,
         body: Option<Bytes>,
     ) -> Result<Request<Full<Bytes>>> {
-        let may_write = self.client.0.may_write.get();
+        let may_write = self.client.inner.may_write.get();
         if method != Method::GET && may_write.is_some_and(|may_write| !may_write()) {
             return Err(Error::Fenced);
         }
         let now = std::time::Instant::now();
-        let token = self.client.0.credential.header(now)?;
+        let token = self.client.inner.credential.header(now)?;
         Ok(self.request(method, path, body, Some(token)))
     }
 
@@ -383,15 +434,18 @@ impl Node<'_> {
     async fn call(&self, request: Request<Full<Bytes>>, limit: usize) -> Result<Answer<'_>> {
         let Inner {
             connections,
+            clocks,
             credential,
             large,
             ..
-        } = &*self.client.0;
+        } = &*self.client.inner;
         let mut sent = false;
+        let begun = std::time::Instant::now();
         let exchange = async {
             let (response, lease) = connections
                 .exchange(self.address, request, &mut sent)
                 .await?;
+            clocks.hear(self.address, response.headers(), begun.elapsed());
             let answer = Answer::read(response, limit, large).await;
             // An answer that was read to its end leaves a usable connection, whatever it says.
             if !matches!(&answer, Err(Error::Interrupted(_) | Error::TooLarge { .. })) {

@@ -6,11 +6,17 @@
 //!   twice, and whether a request was handed to a connection or not is the difference between "go elsewhere" and "ask
 //!   first". A general client hides that line behind one deadline, and has no bound on connections to one host.
 //! - Nothing is repeated but a request that no connection took. HTTP redirects are answers, never instructions.
+//! - Clocks of different machines are never compared, so the times of an answer are moved to our clock before anybody sees
+//!   them. How far a node's clock is off its answers say themselves, in `Date`; nobody asks for it, and within 5 s a clock is
+//!   right.
 //! - A call that changes a node names its [`NodeAddress`](crate::api::NodeAddress); who may be called is the caller's rule.
 
 mod answer;
 mod client;
+mod clock;
+mod clocks;
 mod connections;
+mod dated;
 mod error;
 mod token;
 mod wire;
@@ -19,6 +25,7 @@ mod wire;
 mod hostile;
 
 pub use client::{Client, ClientOptions, Node};
+pub use clock::{ClockOffset, NodeTime};
 pub use connections::dial;
 pub use error::{Error, Result};
 pub use token::TokenSource;

@@ -323,33 +323,33 @@ pub struct CheckpointRecord {
 }
 
 /// `{"sandboxes": …}`; a missing list is malformed, since absence of a row means something.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Sandboxes {
     #[serde(deserialize_with = "null_is_empty")]
     pub(super) sandboxes: Vec<SandboxRow>,
 }
 
 /// `{"checkpoints": …}`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Checkpoints {
     #[serde(deserialize_with = "null_is_empty")]
     pub(super) checkpoints: Vec<CheckpointRecord>,
 }
 
 /// `{"checkpoint": …}`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Checkpointed {
     pub(super) checkpoint: CheckpointRecord,
 }
 
 /// `{"children": …}`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Children {
     pub(super) children: Vec<ClaimReply>,
 }
 
 /// `{"deadline": …}`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Renewed {
     pub(super) deadline: UnixTime,
 }

@@ -15,6 +15,7 @@ mod caller;
 mod chaos;
 mod chart;
 mod claims;
+mod clocks;
 mod components;
 #[path = "../conformance/mod.rs"]
 mod conformance;

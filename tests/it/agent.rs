@@ -1,5 +1,6 @@
 //! Node agents beside simulated daemons: what they tell, publish and keep, heard by a server's index and by a listener.
 
+mod clocks;
 mod gateway;
 mod process;
 
@@ -174,7 +175,10 @@ impl Bench {
     }
 
     async fn with(sandboxes: usize, options: node::Options) -> Self {
-        let sim = sim(sandboxes).await;
+        Self::over(sim(sandboxes).await, options).await
+    }
+
+    async fn over(sim: sim::Fleet, options: node::Options) -> Self {
         let state = tempfile::tempdir().unwrap();
         let mut agent = Running::start(&sim.nodes()[0], state.path(), 0, options).await;
         let server = Server::start(&[agent.published().await]).await;

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+mod clocks;
 mod watch;
 
 /// Longer than anything here takes, on a slow machine as well.

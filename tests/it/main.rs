@@ -10,6 +10,7 @@ mod agent;
 mod apply;
 mod audit;
 mod auth;
+mod clocks;
 mod crds;
 mod create;
 mod delete;

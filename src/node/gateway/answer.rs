@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::server::{Body, of_type};
 use crate::{
     api::{ClaimId, NodeName, SandboxKey, Token},
-    meta::UnixTime,
+    sandboxd::NodeTime,
 };
 
 const JSON: &str = "application/json";
@@ -26,9 +26,9 @@ pub(super) struct Granted {
     pub(super) address: String,
     /// The sandbox's credential, which nobody is told again.
     pub(super) token: Token,
-    /// End of the lease, unless it is renewed.
+    /// End of the lease by the node's clock, unless it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) deadline: Option<UnixTime>,
+    pub(super) deadline: Option<NodeTime>,
 }
 
 /// Why a caller got nothing.

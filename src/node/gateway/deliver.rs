@@ -13,8 +13,8 @@ use super::{
 use crate::{
     api::{Delivery, NodeName, SandboxKey, labels},
     feed::{Reservation, Row, State, Unreserved},
-    meta::{UnixTime, is_dns1123_label, is_dns1123_subdomain},
-    sandboxd::{self, ClaimReply, ClaimRequest, Claimed},
+    meta::{is_dns1123_label, is_dns1123_subdomain},
+    sandboxd::{self, ClaimReply, ClaimRequest, Claimed, NodeTime},
 };
 
 type Answer = Result<Granted, Refusal>;
@@ -109,8 +109,8 @@ impl Gateway {
             id: reply.id.clone(),
             claim_ref: request.claim_ref.into(),
             state: State::Running,
-            deadline: reply.deadline,
-            claimed_at: Some(UnixTime::now()),
+            deadline: reply.deadline.map(NodeTime::told),
+            claimed_at: Some(self.0.daemon.node_time(&self.0.daemon_address)),
             pool: request.key,
             from_checkpoint: None,
             metadata: request.metadata,
@@ -123,7 +123,7 @@ impl Gateway {
             node: self.0.node.clone(),
             address: reply.owner_addr.clone().unwrap_or_else(advertised),
             token: reply.token.clone(),
-            deadline: reply.deadline,
+            deadline: reply.deadline.map(NodeTime::told),
         }
     }
 

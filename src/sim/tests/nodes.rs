@@ -187,3 +187,41 @@ async fn the_journal_tells_how_each_vm_began_and_ended() {
     assert_eq!(told, expected);
     assert_eq!(node.journal(3).len(), 1);
 }
+
+#[tokio::test]
+async fn a_clock_that_is_off_shows_in_every_answer() {
+    let fleet = start(Options {
+        nodes: 2,
+        clock_offsets: vec![3_600, -60],
+        ..mk_options()
+    })
+    .await;
+    let (client, node) = (mk_client("sim"), &fleet.nodes()[1]);
+    for (node, ahead) in fleet.nodes().iter().zip([3_600, -60]) {
+        let at = at(&client, node);
+        let reply = granted(at.claim(&named("default/a")).await);
+        let offset = client.clock_offset(node.address()).unwrap().as_secs();
+        assert!((offset - ahead).abs() <= 1, "{offset}");
+        let left = |deadline: UnixTime| deadline.as_secs() - UnixTime::now().as_secs();
+        let ours = left(reply.deadline.unwrap());
+        assert!((295..=302).contains(&ours), "{ours} s are left");
+        // As the node says it.
+        let plain = client.clone().in_node_time();
+        let row = plain.node(node.address(), SOON).sandbox(&reply.id).await;
+        let theirs = left(row.unwrap().row.deadline.unwrap());
+        assert!((theirs - ours - ahead).abs() <= 2, "{theirs} and {ours}");
+    }
+    // A claim of a minute's length that is a minute behind is over as soon as the clock is right.
+    let claim = node.plant(Planted {
+        ttl_seconds: 60,
+        ..Planted::new("default/b", python())
+    });
+    node.set_clock(0);
+    assert!(!client.take_changed_clocks().is_empty());
+    at(&client, node).info().await.unwrap();
+    let changed = client.take_changed_clocks();
+    assert_eq!(changed.len(), 1);
+    assert!(changed[0].1.is_zero() && changed[0].0 == *node.address());
+    fleet.advance(Duration::from_secs(6));
+    assert!(node.token_of(&claim).is_none());
+}
