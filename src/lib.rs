@@ -19,19 +19,19 @@
 //! | `fleet` | the index: what the nodes say and what we did, merged into sandboxes | `api` `meta` `store` |
 //! | `snapshots` | the index of checkpoints, and the questions that keep it | `api` `meta` `store` `fleet` `sandboxd` |
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |
-//! | `admission` | what every write must pass beside its own validation: the namespace's life | `meta` |
+//! | `admission` | what every write must pass beside its own validation: the namespace's life, its quotas | `meta` `store` |
 //! | `sequencer` | the Lease that elects the writer and keeps the epoch | `meta` |
 //! | `feed` | a node's live change feed: its lines, the agent's end, the server's end | `api` `meta` `sandboxd` |
 //! | `inventory` | NodeInventory watch, live feeds and direct reads, merged into the fleet | `api` `meta` `fleet` `sandboxd` `feed` |
 //! | `node` | the node agent: reads the local daemon, publishes its inventory, serves the feed, keeps what users sent, hands warm VMs over | `api` `meta` `sandboxd` `feed` `serving` `auth` |
-//! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `snapshots` `sandboxd` `inventory` |
+//! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `snapshots` `admission` `sandboxd` `inventory` |
 //! | `controller` | what controllers share: watches, calls to kube-apiserver, conditions | |
 //! | `certificate` | the server's own CA and serving certificate: kept in a Secret, renewed, told to the APIServices | `serving` `sequencer` `controller` |
 //! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` `controller` |
-//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `fleet` `gateway` `controller` |
+//! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `store` `fleet` `admission` `gateway` `controller` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` `sequencer` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
-//! | `resources` | what is served with it: sandboxes, their subresources, snapshots | `api` `meta` `store` `schema` `fleet` `snapshots` `gateway` `apiserver` |
+//! | `resources` | what is served with it: sandboxes, their subresources, snapshots | `api` `meta` `store` `schema` `fleet` `snapshots` `admission` `gateway` `apiserver` |
 //! | `sim` | the node daemon for tests and demos | `api` `meta` `serving` `sandboxd` |
 //! | `cli` | a file a subcommand: wiring only | every room |
 //!

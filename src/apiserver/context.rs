@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::auth::UserInfo;
+use crate::{
+    admission::{Counted, Exceeded, QuotaReservation, Quotas, Wanted},
+    auth::UserInfo,
+    store::{Key, Store, Value},
+};
 
 /// Longest text of all warnings of an answer; beyond it each is cut to [`MAX_WARNING`].
 const MAX_WARNINGS: usize = 4_096;
@@ -21,17 +25,24 @@ pub struct Context {
     pub audit_id: String,
     /// Who makes the change, for `managedFields`: the query's `fieldManager`, else the client's name.
     pub field_manager: String,
+    quotas: Quotas,
     // Held to push one text; never over an await.
     warnings: Mutex<Vec<String>>,
 }
 
 impl Context {
     /// A request without warnings yet.
-    pub fn new(user: Arc<UserInfo>, audit_id: String, field_manager: String) -> Self {
+    pub fn new(
+        user: Arc<UserInfo>,
+        audit_id: String,
+        field_manager: String,
+        quotas: Quotas,
+    ) -> Self {
         Self {
             user,
             audit_id,
             field_manager,
+            quotas,
             warnings: Mutex::default(),
         }
     }
@@ -43,6 +54,22 @@ impl Context {
         if warnings.len() < MAX_TOLD && !warnings.contains(&text) {
             warnings.push(text);
         }
+    }
+
+    /// The right to make the object of that key, or copies of it, as far as the quotas of its namespace go.
+    ///
+    /// The machinery has asked already for an object to create; this is for what a subresource makes.
+    ///
+    /// # Errors
+    /// [`Exceeded`]: it is to be refused with [`Status::over_quota`](super::Status::over_quota).
+    pub fn admit<V: Value>(
+        &self,
+        counted: Counted<'_>,
+        key: &Key,
+        wanted: Wanted,
+        store: &Store<V>,
+    ) -> Result<QuotaReservation, Exceeded> {
+        self.quotas.admit(counted, key, wanted, store)
     }
 
     /// The values of the answer's `Warning` headers.
@@ -87,7 +114,8 @@ mod tests {
     use super::*;
 
     fn mk_context() -> Context {
-        Context::new(Arc::new(UserInfo::default()), String::new(), String::new())
+        let user = Arc::new(UserInfo::default());
+        Context::new(user, String::new(), String::new(), Quotas::none())
     }
 
     #[test]

@@ -8,7 +8,10 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::Definition;
-use crate::schema::{Cause, Reason, Verb};
+use crate::{
+    admission::{Counted, Exceeded},
+    schema::{Cause, Reason, Verb},
+};
 
 /// A refused request: code, reason and text, as the client gets them.
 ///
@@ -113,6 +116,15 @@ impl Status {
     /// 403 Forbidden, with a text that is complete as it is.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 403 Forbidden of an object that a quota has no room for, as of kube-apiserver's own admission.
+    pub fn over_quota(counted: Counted<'_>, name: &str, exceeded: &Exceeded) -> Self {
+        let mut status = Self::forbidden(format!("{counted} {name:?} is forbidden: {exceeded}"));
+        status.0.details.name = name.to_owned();
+        status.0.details.group = counted.group.to_owned();
+        status.0.details.kind = counted.plural.to_owned();
+        status
     }
 
     /// 403 Forbidden of a resource, which the text goes on about.

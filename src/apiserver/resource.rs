@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Context, Status};
 use crate::{
+    admission::{Counted, QuotaReservation},
     meta::{ResourceVersion, UnixTime},
     schema::{self, Schema, TypeSchema, Verb},
     store::{Key, Store, Stored},
@@ -162,8 +163,9 @@ impl Subresource {
 /// A namespaced or cluster-scoped collection that the machinery serves.
 ///
 /// Everything that is the same for all resources is done by the machinery before a hook is called: authentication,
-/// authorization, decoding, defaults, schema and metadata validation, the namespace's life, preconditions, dry run. A hook
-/// is called once and may be dropped at any await when the client leaves: what must be finished has to run on its own.
+/// authorization, decoding, defaults, schema and metadata validation, the namespace's life and its quotas, preconditions, dry
+/// run; but for the quotas of what a subresource makes, see [`Context::admit`]. A hook is called once and may be dropped at any
+/// await when the client leaves: what must be finished has to run on its own.
 pub trait Resource: Send + Sync + 'static {
     /// What is stored.
     type Object: crate::store::Value;
@@ -264,6 +266,8 @@ pub struct Create {
     pub key: Key,
     /// The object, in the preferred version.
     pub object: Value,
+    /// The right to make it, to be kept until it is in the store or will never be.
+    pub quota: QuotaReservation,
 }
 
 /// An object that was made.
@@ -393,6 +397,14 @@ impl Definition {
             self.plural.to_owned()
         } else {
             format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// The resource, as quotas count it.
+    pub fn counted(&self) -> Counted<'static> {
+        Counted {
+            group: self.group,
+            plural: self.plural,
         }
     }
 

@@ -31,7 +31,7 @@ use super::{
     verbs::{Endpoint, Served, VerbRequest},
 };
 use crate::{
-    admission::Namespaces,
+    admission::{Namespaces, Quotas},
     auth::{Attributes, Authenticator, Authorizer, Identity, Origin, impersonate},
     schema::{self, Verb},
     serving::Connection,
@@ -69,6 +69,8 @@ pub struct Builder {
     pub authorizer: Arc<Authorizer>,
     /// Which namespaces there are.
     pub namespaces: Namespaces,
+    /// How many objects they may have.
+    pub quotas: Quotas,
     /// The registry behind `/metrics`.
     pub metrics: Metrics,
     /// The checks behind `/readyz`.
@@ -364,6 +366,7 @@ impl ApiServer {
                     access.user().clone(),
                     progress.audit_id.clone(),
                     field_manager(&query, &headers),
+                    self.parts.quotas.clone(),
                 ),
                 target,
                 query,

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ClaimMetrics, Error, reconcile::reconcile, status::delivery};
 use crate::{
+    admission::Quotas,
     api::{Binding, SandboxClaim, SandboxTemplate, SandboxWarmPool},
     controller,
     fleet::{Fleet, Sandbox},
@@ -43,6 +44,7 @@ const RETRY_STALE: Duration = Duration::from_millis(100);
 pub struct Controller {
     fleet: Arc<Fleet>,
     gateway: Gateway,
+    quotas: Quotas,
     reader: Client,
     writer: Client,
     metrics: ClaimMetrics,
@@ -52,6 +54,7 @@ pub struct Controller {
 pub(super) struct Room {
     pub(super) fleet: Arc<Fleet>,
     pub(super) gateway: Gateway,
+    pub(super) quotas: Quotas,
     pub(super) writer: Client,
     pub(super) recorder: Recorder,
     pub(super) pools: Store<SandboxWarmPool>,
@@ -66,6 +69,7 @@ impl Controller {
     pub fn new(
         fleet: Arc<Fleet>,
         gateway: Gateway,
+        quotas: Quotas,
         reader: Client,
         writer: Client,
         metrics: ClaimMetrics,
@@ -73,6 +77,7 @@ impl Controller {
         Self {
             fleet,
             gateway,
+            quotas,
             reader,
             writer,
             metrics,
@@ -118,6 +123,7 @@ impl Controller {
         let room = Arc::new(Room {
             fleet: self.fleet,
             gateway: self.gateway,
+            quotas: self.quotas,
             recorder: Recorder::new(self.writer.clone(), reporter),
             writer: self.writer,
             pools,

@@ -26,10 +26,12 @@ use super::{
     status::{READY, condition, delivery},
 };
 use crate::{
-    api::{Delivery, SandboxClaim, SandboxClaimStatus, SandboxTemplate, SandboxWarmPool},
+    admission::{Counted, Exceeded, QuotaReservation, Wanted},
+    api::{Delivery, GROUP, SandboxClaim, SandboxClaimStatus, SandboxTemplate, SandboxWarmPool},
     controller::within,
     fleet::Sandbox,
     gateway::{self, ClaimOrder, Released},
+    store::Key,
 };
 
 /// How long kube-apiserver may take for one call.
@@ -209,7 +211,16 @@ impl Work<'_> {
 
     async fn get_sandbox(&mut self, view: &View, order: ClaimOrder) -> Result<Next> {
         let key = order.key.clone();
-        let error = match self.room.gateway.claim(order).await {
+        let quota = match self.admitted(&order) {
+            Ok(quota) => quota,
+            Err(exceeded) => {
+                let refused = exceeded.to_string();
+                return self
+                    .wait(view, "quota_exceeded", "QuotaExceeded", &refused)
+                    .await;
+            }
+        };
+        let error = match self.room.gateway.claim(order, quota).await {
             Ok(claimed) => {
                 let took = self.begun.elapsed();
                 self.room.metrics.bind_duration.observe(took.as_secs_f64());
@@ -232,8 +243,30 @@ impl Work<'_> {
             }
             _ => ("error", "SandboxCreatePending"),
         };
+        self.wait(view, outcome, reason, &error.to_string()).await
+    }
+
+    /// Asks the quotas of the namespace, as a create of the sandbox would.
+    fn admitted(&self, order: &ClaimOrder) -> Result<QuotaReservation, Exceeded> {
+        let counted = Counted {
+            group: GROUP,
+            plural: "sandboxes",
+        };
+        let key = Key::new(order.key.namespace.clone(), order.key.name.clone());
+        let (quotas, store) = (&self.room.quotas, self.room.fleet.store());
+        quotas.admit(counted, &key, Wanted::New, store)
+    }
+
+    /// Says why there is no sandbox yet, and comes back ever later.
+    async fn wait(
+        &mut self,
+        view: &View,
+        outcome: &'static str,
+        reason: &'static str,
+        message: &str,
+    ) -> Result<Next> {
         self.room.metrics.outcome(outcome);
-        let (step, pause) = view.facts(&self.claim).pending(reason, &error.to_string());
+        let (step, pause) = view.facts(&self.claim).pending(reason, message);
         if let Step::Say(status) = step {
             self.say(*status).await?;
         }

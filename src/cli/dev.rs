@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::server::{Access, Process};
 use crate::{
-    admission::Namespaces,
+    admission::{Namespaces, Quotas},
     api::{NodeInventory, PoolKey, Token},
     apiserver::GoawayChance,
     auth::{Authenticator, Authorizer, UserInfo},
@@ -270,6 +270,7 @@ pub(super) fn access(token: &str) -> Access {
         authenticator: Authenticator::fixed([(token.to_owned(), admin)], false),
         authorizer: Authorizer::always_allow(),
         namespaces: Namespaces::every(),
+        quotas: Quotas::none(),
         fixed: core_discovery(),
     }
 }

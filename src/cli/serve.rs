@@ -14,7 +14,7 @@ use super::{
     server::{Access, Process},
 };
 use crate::{
-    admission::Namespaces,
+    admission::{Namespaces, Quotas},
     apiserver::GoawayChance,
     auth::{AuthMetrics, Authenticator, Authorizer, ClientTrust, TokenReviewer, WhenUnreadable},
     claims,
@@ -172,6 +172,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         daemons.clone(),
         &mut tasks,
     );
+    let quotas = access.quotas.clone();
     process.open(access, fleet.clone(), gateway.clone(), args.goaway_chance)?;
     let ledger = Ledger::new(reader.clone(), writer.clone(), tenure.clone());
     let recorded = ledger.recorded(&asked).await;
@@ -181,6 +182,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         fleet,
         daemons,
         gateway: gateway.clone(),
+        quotas,
         reader,
         writer,
         lost: tenure.lost().clone(),
@@ -214,6 +216,7 @@ struct Controllers {
     fleet: Arc<Fleet>,
     daemons: Client,
     gateway: Gateway,
+    quotas: Quotas,
     reader: kube::Client,
     writer: kube::Client,
     /// Cancelled when the Lease is lost.
@@ -237,6 +240,7 @@ impl Controllers {
             let controller = claims::Controller::new(
                 self.fleet.clone(),
                 self.gateway,
+                self.quotas,
                 self.reader.clone(),
                 self.writer.clone(),
                 claims::ClaimMetrics::register(&process.metrics),
@@ -310,6 +314,7 @@ async fn access(
             tasks,
             process.readiness.check("namespaces"),
         ),
+        quotas: Quotas::follow(reader.clone(), tasks, process.readiness.check("quotas")),
         fixed: std::collections::HashMap::new(),
     })
 }

@@ -10,7 +10,7 @@
 //! | `served`: every answer is given | the inventory with its feeds, over which a write's user part reaches its node; the agents of `dev` | |
 //!
 //! `serve` then lets the ledger write its last record (5 s), gives the Lease back (5 s), and drops what only reads from
-//! kube-apiserver: namespaces, trust, certificate.
+//! kube-apiserver: namespaces, quotas, trust, certificate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admission::Namespaces,
+    admission::{Namespaces, Quotas},
     apiserver::{Builder, Entrance, GoawayChance, ProductInfo},
     auth::{Authenticator, Authorizer},
     feed::Credential,
@@ -66,6 +66,7 @@ pub(super) struct Access {
     pub(super) authenticator: Authenticator,
     pub(super) authorizer: Authorizer,
     pub(super) namespaces: Namespaces,
+    pub(super) quotas: Quotas,
     /// Answers for core discovery paths, for a server that stands alone.
     pub(super) fixed: std::collections::HashMap<String, serde_json::Value>,
 }
@@ -121,6 +122,7 @@ impl Process {
             authenticator: access.authenticator,
             authorizer: access.authorizer.into(),
             namespaces: access.namespaces,
+            quotas: access.quotas,
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),
             shutdown: self.closing.clone(),

@@ -12,6 +12,7 @@ use super::{
     route::{breaks_off, is_silence},
 };
 use crate::{
+    admission::QuotaReservation,
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, Token, UserPart, labels},
     fleet::{Granted, NameReservation, Now, Phase, Placement, Sandbox},
     meta::UnixTime,
@@ -77,6 +78,7 @@ pub(super) struct Claim {
     pub(super) name: Arc<NameReservation>,
     pub(super) request: ClaimRequest,
     order: ClaimOrder,
+    quota: QuotaReservation,
     tried: Vec<NodeName>,
     /// The most telling refusal so far.
     refusal: Option<Error>,
@@ -85,13 +87,17 @@ pub(super) struct Claim {
 }
 
 impl Gateway {
-    /// Claims a warm VM and lists it under its name.
+    /// Claims a warm VM and lists it under its name. `quota` is given back when it is listed, or the claim has failed.
     ///
     /// Dropping the future, as when the client leaves, releases what is granted afterwards.
     ///
     /// # Errors
     /// See [`Error`]. Only after [`Error::OutcomeUnknown`] may a VM have been spent; it is found and released.
-    pub async fn claim(&self, order: ClaimOrder) -> Result<ClaimedSandbox> {
+    pub async fn claim(
+        &self,
+        order: ClaimOrder,
+        quota: QuotaReservation,
+    ) -> Result<ClaimedSandbox> {
         let begun = Instant::now();
         // Before the nodes are looked at: without a token nothing is heard of them either, and they look as if down.
         let token = self.inner.daemons.check_token();
@@ -101,7 +107,7 @@ impl Gateway {
             key: order.key.clone(),
             terminating: taken.terminating,
         })?;
-        let claim = Claim::new(self.clone(), Arc::new(name), order);
+        let claim = Claim::new(self.clone(), Arc::new(name), order, quota);
         let (answer_tx, answer_rx) = oneshot::channel();
         self.inner.tasks.spawn(claim.run(answer_tx));
         let answer = answer_rx.await.unwrap_or(Err(Error::Ending));
@@ -120,7 +126,12 @@ impl Gateway {
 }
 
 impl Claim {
-    fn new(gateway: Gateway, name: Arc<NameReservation>, order: ClaimOrder) -> Self {
+    fn new(
+        gateway: Gateway,
+        name: Arc<NameReservation>,
+        order: ClaimOrder,
+        quota: QuotaReservation,
+    ) -> Self {
         let claim_ref = order.key.to_string();
         let reference = match order.snapshot {
             Some(_) => Reference::InMetadata(&claim_ref),
@@ -137,6 +148,7 @@ impl Claim {
             name,
             request,
             order,
+            quota,
             tried: Vec::new(),
             refusal: None,
             unsettled: Vec::new(),
@@ -150,6 +162,9 @@ impl Claim {
             .ok()
             .map(|grant| (grant.node.clone(), grant.reply.id.clone()));
         let answer = granted.and_then(|grant| self.list(grant, &answer_tx));
+        // Listed, it counts by itself; and what still turns up of a claim that failed is released. Before the client hears of it,
+        // so that its next create is not refused on account of this one.
+        drop(std::mem::take(&mut self.quota));
         if let Err(answer) = answer_tx.send(answer)
             && let Ok(claimed) = answer
         {

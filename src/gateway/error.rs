@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    admission::Exceeded,
     api::{NodeName, PoolKey, SandboxKey},
     sandboxd,
     snapshots::NameTooLong,
@@ -22,6 +23,9 @@ pub enum Error {
         /// Whether its holder is being deleted.
         terminating: bool,
     },
+    /// A quota of the namespace does not allow it. Nothing was done.
+    #[error(transparent)]
+    OverQuota(#[from] Exceeded),
     /// As many snapshots and promotions are under way on the node as it may have at once. Nothing was done.
     #[error("node {node} has too many snapshots under way")]
     Busy {

@@ -14,6 +14,7 @@ use super::{
     settle::SETTLED_AFTER,
 };
 use crate::{
+    admission::{Exceeded, QuotaReservation},
     api::{SandboxKey, Token},
     fleet::{Granted, Now, Phase, Sandbox, id_name},
     sandboxd::{ClaimReply, ForkRequest, SandboxRow},
@@ -78,9 +79,15 @@ impl Gateway {
     /// Makes copies of a sandbox, all or none, and lists them. Children whose client has left are released. Of an order that is
     /// carried out once, the children that are there are given again.
     ///
+    /// `admit` is asked once it is sure that there are to be children. What it gives is kept until they are listed, or can come no more.
+    ///
     /// # Errors
     /// See [`Error`].
-    pub async fn fork(&self, order: ForkOrder) -> Result<Forked> {
+    pub async fn fork(
+        &self,
+        order: ForkOrder,
+        admit: impl FnOnce() -> Result<QuotaReservation, Exceeded>,
+    ) -> Result<Forked> {
         let parent = &order.parent.value;
         if parent.deleted_at.is_some() {
             return Err(conflict("the sandbox is being deleted"));
@@ -97,16 +104,18 @@ impl Gateway {
             }
         }
         check_copyable(parent, "it is forked", "a failed sandbox cannot be forked")?;
+        let quota = admit()?;
         let (answer_tx, answer_rx) = oneshot::channel();
         let (gateway, left_open) = (self.clone(), order.clone());
-        let run = self.clone().run_fork(order, answer_tx);
+        let run = self.clone().run_fork(order, quota, answer_tx);
         self.inner.tasks.spawn(async move {
-            let is_known = run.await;
-            if let (false, Some(under_way)) = (is_known, under_way) {
-                // The daemon may still be at it: one that is asked again would make it twice.
+            if let Some(quota) = run.await
+                && (under_way.is_some() || quota.is_counted())
+            {
+                // The daemon may still be at it: one that is asked again would make it twice, and what it makes counts.
                 let node = gateway.clone();
                 gateway.spawn_until_shutdown(async move {
-                    let _under_way = under_way;
+                    let _held = (under_way, quota);
                     let _ = tokio::time::timeout(SETTLED_AFTER, node.until_made(&left_open)).await;
                 });
             }
@@ -125,7 +134,7 @@ impl Gateway {
         }
     }
 
-    /// Returns when the node has children of the order.
+    /// Returns when the node has children of the order and all of them are listed.
     async fn until_made(&self, order: &ForkOrder) {
         let prefix = reference_prefix(order);
         loop {
@@ -134,7 +143,13 @@ impl Gateway {
                 Ok(address) => self.daemon(&address).sandboxes().await,
                 Err(_) => continue,
             };
-            if rows.is_ok_and(|rows| rows.iter().any(|row| is_child(&prefix, row))) {
+            let Ok(rows) = rows else {
+                continue;
+            };
+            let node = &order.parent.value.node;
+            let mut children = rows.iter().filter(|row| is_child(&prefix, row)).peekable();
+            let is_listed = |row: &SandboxRow| self.inner.fleet.by_claim(node, &row.id).is_some();
+            if children.peek().is_some() && children.all(is_listed) {
                 return;
             }
         }
@@ -162,28 +177,31 @@ impl Gateway {
         Ok(children)
     }
 
-    /// Whether the node said what it did.
+    /// Gives `quota` back unless the node did not say what it did.
     async fn run_fork(
         self,
         order: ForkOrder,
+        quota: QuotaReservation,
         answer_tx: oneshot::Sender<Result<Vec<ForkedSandbox>>>,
-    ) -> bool {
+    ) -> Option<QuotaReservation> {
         let answer = self.call_fork(&order).await;
         self.inner.metrics.called("fork", answer.is_ok());
         let is_known = !matches!(answer, Err(Error::OutcomeUnknown { .. }));
         let listed = answer.map(|children| {
             let listed = children
                 .into_iter()
-                .filter_map(|child| self.list_child(&order, child));
+                .filter_map(|child| self.list_child(&order, &quota, child));
             listed.collect::<Vec<_>>()
         });
+        // Before the client hears of it, so that its next create is not refused on account of this fork.
+        let open = (!is_known).then_some(quota);
         if let Err(Ok(children)) = answer_tx.send(listed) {
             for child in children {
                 self.inner.metrics.abandoned_claims.inc();
                 let _ = self.release(child.record).await;
             }
         }
-        is_known
+        open
     }
 
     async fn call_fork(&self, order: &ForkOrder) -> Result<Vec<ClaimReply>> {
@@ -207,9 +225,15 @@ impl Gateway {
     }
 
     /// `None`: the child was seen on its node, and deleted, before the fork was answered.
-    fn list_child(&self, order: &ForkOrder, child: ClaimReply) -> Option<ForkedSandbox> {
+    fn list_child(
+        &self,
+        order: &ForkOrder,
+        quota: &QuotaReservation,
+        child: ClaimReply,
+    ) -> Option<ForkedSandbox> {
         let parent = &order.parent.value;
         let name = [order.name_prefix.as_str(), &id_name(&child.id)].concat();
+        quota.name(&name);
         let claimed_at = lease::claimed_at(&child, order.ttl);
         let granted = Granted {
             node: parent.node.clone(),

@@ -9,6 +9,7 @@ use super::{
     settle::SETTLED_AFTER,
 };
 use crate::{
+    admission::QuotaReservation,
     api::{ClaimId, NodeAddress, NodeName, SandboxKey},
     fleet::Sandbox,
     meta::UnixTime,
@@ -19,7 +20,8 @@ use crate::{
 
 impl Gateway {
     /// Takes a snapshot under a name in the sandbox's namespace, and lists it. The sandbox keeps running. A client that asks again
-    /// for the same while it is taken joins; one that asks again afterwards gets the snapshot that is there.
+    /// for the same while it is taken joins; one that asks again afterwards gets the snapshot that is there. `quota` is kept until
+    /// it is listed, or can come no more.
     ///
     /// # Errors
     /// See [`super::Error`].
@@ -27,12 +29,13 @@ impl Gateway {
         &self,
         record: Arc<Stored<Sandbox>>,
         name: &str,
+        quota: QuotaReservation,
     ) -> Result<Progress<Arc<Stored<Snapshot>>>> {
         let key = Key::new(record.value.namespace.clone(), name);
         if let Some(known) = self.known_snapshot(&record.value, &key)? {
             return Ok(Progress::Done(known));
         }
-        let (work, _) = self.begin_snapshot(record, key)?;
+        let (work, _) = self.begin_snapshot(record, key, quota)?;
         self.wait_for(work).await
     }
 
@@ -44,12 +47,13 @@ impl Gateway {
         &self,
         record: Arc<Stored<Sandbox>>,
         name: &str,
+        quota: QuotaReservation,
     ) -> Result<Progress<Arc<Stored<Snapshot>>>> {
         let key = Key::new(record.value.namespace.clone(), name);
         if self.known_snapshot(&record.value, &key)?.is_some() {
             return Err(taken(&key));
         }
-        let (work, is_ours) = self.begin_snapshot(record, key.clone())?;
+        let (work, is_ours) = self.begin_snapshot(record, key.clone(), quota)?;
         match is_ours {
             true => self.wait_for(work).await,
             false => Err(taken(&key)),
@@ -61,6 +65,7 @@ impl Gateway {
         &self,
         record: Arc<Stored<Sandbox>>,
         key: Key,
+        quota: QuotaReservation,
     ) -> Result<(
         impl Future<Output = Result<Arc<Stored<Snapshot>>>> + use<>,
         bool,
@@ -80,7 +85,7 @@ impl Gateway {
         let (checkpoints, mut is_ours) = (&self.inner.checkpoints, false);
         let work = checkpoints.join(&self.inner.tasks, call, "snapshot", || {
             is_ours = true;
-            gateway.call_snapshot(record, address, key, for_daemon)
+            gateway.call_snapshot(record, address, key, for_daemon, quota)
         });
         let work = work.map_err(|other| conflict(&format!("a {other} is under way")))?;
         Ok((work, is_ours))
@@ -105,6 +110,7 @@ impl Gateway {
         address: NodeAddress,
         key: Key,
         name: String,
+        quota: QuotaReservation,
     ) -> Result<Arc<Stored<Snapshot>>> {
         let sandbox = &record.value;
         let (node, snapshots) = (&sandbox.node, &self.inner.snapshots);
@@ -135,9 +141,9 @@ impl Gateway {
                 }
                 if error.outcome_unknown() {
                     snapshots.ask_soon(node);
-                    // It may still come: until then its name is nobody else's.
+                    // It may still come: until then its name is nobody else's, and it counts.
                     self.spawn_until_shutdown(async move {
-                        let _reserved = reserved;
+                        let _held = (reserved, quota);
                         tokio::time::sleep(SETTLED_AFTER).await;
                     });
                 }

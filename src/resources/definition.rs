@@ -49,6 +49,8 @@ pub(super) const ACTIONS: [Action; 7] = [
 
 /// Kind of a snapshot.
 pub(super) const SNAPSHOT_NAME: &str = "SandboxSnapshot";
+/// Name of snapshots in paths.
+pub(super) const SNAPSHOT_PLURAL: &str = "sandboxsnapshots";
 
 /// Wide columns that sandboxes and their snapshots share.
 const TEMPLATE: Column = Column {
@@ -240,7 +242,7 @@ pub fn snapshot_definition() -> schema::Result<Definition> {
     Ok(Definition {
         group: GROUP,
         kind: SNAPSHOT_NAME,
-        plural: "sandboxsnapshots",
+        plural: SNAPSHOT_PLURAL,
         singular: "sandboxsnapshot",
         short_names: &["sandboxsnap"],
         categories: &[],

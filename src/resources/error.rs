@@ -24,6 +24,7 @@ pub(super) fn status(definition: &Definition, name: &str, error: &Error) -> Stat
         Error::NameTaken {
             terminating: false, ..
         } => Status::already_exists(definition, name),
+        Error::OverQuota(exceeded) => Status::over_quota(definition.counted(), name, exceeded),
         Error::SnapshotNameTaken { .. } => Status::conflict(definition, name, &text),
         Error::SnapshotNameTooLong(too_long) => {
             let cause =

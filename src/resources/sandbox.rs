@@ -103,7 +103,7 @@ impl Resource for Sandboxes {
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Sandbox>, Status> {
         let order = order(self, &create, UnixTime::now())?;
         let (ttl, has_end) = (order.ttl, order.user.shutdown_time.is_some());
-        let claimed = self.gateway.claim(order).await;
+        let claimed = self.gateway.claim(order, create.quota).await;
         let claimed =
             claimed.map_err(|error| status(&self.definition, &create.key.name, &error))?;
         let Sandbox { node, claim, .. } = &claimed.record.value;
@@ -171,7 +171,7 @@ impl Resource for Sandboxes {
             Action::Pause => subresource::pause(self, invoke).await,
             Action::Resume => subresource::resume(self, invoke).await,
             Action::Fork => subresource::fork(self, context, invoke).await,
-            Action::Snapshot => subresource::snapshot(self, invoke).await,
+            Action::Snapshot => subresource::snapshot(self, context, invoke).await,
             Action::Promote => subresource::promote(self, invoke).await,
             Action::Token => subresource::token(self, invoke).await,
             Action::Stats => subresource::stats(self, invoke).await,

@@ -173,7 +173,10 @@ impl Resource for SandboxSnapshots {
     async fn create(&self, context: &Context, create: Create) -> Result<Created<Snapshot>, Status> {
         let sandbox = self.sandbox(&create)?;
         let name = &create.key.name;
-        let taken = self.gateway.create_snapshot(sandbox, name).await;
+        let taken = self
+            .gateway
+            .create_snapshot(sandbox, name, create.quota)
+            .await;
         match taken.map_err(|error| self.refused(name, &error))? {
             Progress::Done(object) => {
                 warn_of_loss(context, &create.object["metadata"]);

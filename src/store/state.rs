@@ -174,6 +174,19 @@ impl<V: Value> Store<V> {
         self.state.read().objects.len_in(scope)
     }
 
+    /// Number of objects that a namespace would have now if those of these names, each told once, were among them.
+    pub fn count_with<'a>(
+        &self,
+        namespace: &str,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> usize {
+        let state = self.state.read();
+        let missing = names
+            .into_iter()
+            .filter(|name| state.objects.get(namespace, name).is_none());
+        missing.count() + state.objects.len_in(&Scope::Namespace(namespace.into()))
+    }
+
     /// The object as it is now.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Stored<V>>> {
         self.state.read().objects.get(namespace, name).cloned()

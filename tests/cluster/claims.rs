@@ -19,7 +19,7 @@ use crate::{
 const SOON: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(15);
 
-fn claim(namespace: &str, name: &str, pool: &str, lifecycle: Option<Value>) -> String {
+pub(crate) fn claim(namespace: &str, name: &str, pool: &str, lifecycle: Option<Value>) -> String {
     let mut claim = json!({
         "apiVersion": "extensions.agents.x-k8s.io/v1beta1",
         "kind": "SandboxClaim",
@@ -32,18 +32,18 @@ fn claim(namespace: &str, name: &str, pool: &str, lifecycle: Option<Value>) -> S
     claim.to_string()
 }
 
-fn path(namespace: &str, name: &str) -> String {
+pub(crate) fn path(namespace: &str, name: &str) -> String {
     format!("/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/{namespace}/sandboxclaims/{name}")
 }
 
-async fn create(stage: &Stage, claim: &str) {
+pub(crate) async fn create(stage: &Stage, claim: &str) {
     let kubectl = stage.control_plane.kubectl();
     let create = ["create", "--filename=-"];
     kubectl.stdout_with_input(&create, claim).await;
 }
 
 /// Status and reason of Ready.
-async fn ready(stage: &Stage, namespace: &str, name: &str) -> String {
+pub(crate) async fn ready(stage: &Stage, namespace: &str, name: &str) -> String {
     let claim = stage.admin().get(&path(namespace, name)).await;
     let conditions = claim.body["status"]["conditions"].as_array().cloned();
     let ready = conditions

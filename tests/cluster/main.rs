@@ -48,6 +48,7 @@ mod pki;
 mod policy;
 mod process;
 mod python_client;
+mod quotas;
 mod rbac;
 mod restart;
 mod sandboxes;

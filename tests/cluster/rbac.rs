@@ -86,6 +86,9 @@ async fn server_may_do_its_work_and_nothing_else() {
     let mut questions = vec![Question::new(SERVER, &settings, true)];
     for (expected, verb, group, resource, namespace) in [
         (true, "watch", "", "namespaces", ""),
+        (true, "list", "", "resourcequotas", ""),
+        (true, "watch", "", "resourcequotas", ""),
+        (false, "patch", "", "resourcequotas", ""),
         (true, "watch", "", "nodes", ""),
         (true, "patch", extensions, "nodeinventories", ""),
         (true, "watch", extensions, "sandboxclaims", ""),

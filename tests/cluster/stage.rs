@@ -113,6 +113,7 @@ pub(crate) async fn shared() -> SharedStage {
         None => {
             let options = StageOptions {
                 own_nodes: 100,
+                sim_flags: vec!["--journal=1000".to_owned()],
                 ..StageOptions::default()
             };
             Arc::new(Stage::start(options).await)

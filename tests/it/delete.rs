@@ -6,6 +6,7 @@ use std::{
 };
 
 use sandbox_apiserver::{
+    admission::Quotas,
     api::{Delivery, PoolKey, SandboxKey},
     apiserver::{Context, Deleted, Deletion, Dependents, NotUpdated, Resource},
     auth::UserInfo,
@@ -368,7 +369,7 @@ async fn what_changes_an_object_meanwhile_does_not_cost_it_its_finalizer() {
     let patched = cluster.client.merge(item("a"), &patch).await;
     assert_eq!(patched.code(), 200, "{}", patched.text());
     let user = Arc::new(UserInfo::new("admin", &[]));
-    let context = Context::new(user, String::new(), String::new());
+    let context = Context::new(user, String::new(), String::new(), Quotas::none());
     let deletion = Deletion {
         dependents: Dependents::Orphan,
         exact: false,
@@ -443,7 +444,7 @@ async fn a_deletion_of_a_version_is_of_no_other() {
     let patch = json!({"metadata": {"labels": {"team": "x"}}});
     assert_eq!(cluster.client.merge(item("a"), &patch).await.code(), 200);
     let user = Arc::new(UserInfo::new("admin", &[]));
-    let context = Context::new(user, String::new(), String::new());
+    let context = Context::new(user, String::new(), String::new(), Quotas::none());
     let deletion = Deletion {
         dependents: Dependents::Orphan,
         exact: true,

@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http2::SendRequest};
 use sandbox_apiserver::{
-    admission::Namespaces,
+    admission::{Namespaces, Quotas},
     api::Token,
     apiserver::{ApiServer, Builder, Entrance, GoawayChance, ProductInfo},
     auth::{Authenticator, Authorizer, UserInfo},
@@ -108,6 +108,7 @@ impl Door {
             authenticator: Authenticator::fixed(users, true),
             authorizer: Authorizer::always_allow().into(),
             namespaces: Namespaces::every(),
+            quotas: Quotas::none(),
             metrics: self.metrics.clone(),
             readiness: self.readiness.clone(),
             shutdown: self.closing.clone(),

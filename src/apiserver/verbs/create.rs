@@ -12,7 +12,7 @@ use super::{
     reserved,
 };
 use crate::{
-    admission::Denied,
+    admission::{Denied, QuotaReservation, Wanted},
     apiserver::{
         Body, Create, Created, Definition, Resource, Status, StatusCause,
         body::{json_response, value_response},
@@ -110,11 +110,15 @@ async fn attempt<R: Resource>(
     create: Create,
     dry_run: bool,
 ) -> Result<Answer<R::Object>, Status> {
-    let definition = resource.definition();
-    if let Some(holder) = resource
-        .store()
-        .get(&create.key.namespace, &create.key.name)
-    {
+    let (definition, store) = (resource.definition(), resource.store());
+    // Before the name is looked at, as in kube-apiserver.
+    let context = &request.context;
+    let quota = context
+        .admit(definition.counted(), &create.key, Wanted::New, store)
+        .map_err(|exceeded| {
+            Status::over_quota(definition.counted(), &create.key.name, &exceeded)
+        })?;
+    if let Some(holder) = store.get(&create.key.namespace, &create.key.name) {
         return Err(match resource.is_deleted(&holder.value) {
             true => Status::being_deleted(definition, &create.key.name),
             false => Status::already_exists(definition, &create.key.name),
@@ -125,10 +129,8 @@ async fn attempt<R: Resource>(
         resource.convert(&mut object, PREFERRED, request.version);
         return Ok(Answer::Would(object));
     }
-    resource
-        .create(&request.context, create)
-        .await
-        .map(Answer::Did)
+    let create = Create { quota, ..create };
+    resource.create(context, create).await.map(Answer::Did)
 }
 
 /// The body as an object of the request's version, unknown and duplicate fields dealt with as asked.
@@ -275,7 +277,11 @@ fn validated<R: Resource>(
     let key = Key::new(request.target.namespace.as_str(), name);
     check_size(&object)?;
     resource.convert(&mut object, request.version, PREFERRED);
-    let create = Create { key, object };
+    let create = Create {
+        key,
+        object,
+        quota: QuotaReservation::default(),
+    };
     resource.validate_create(&create)?;
     Ok(create)
 }

@@ -20,6 +20,10 @@
 //! - Pools are read when they are asked for, and kept for a while (`pools`). Watches were rejected: every agent of a fleet would
 //!   hold two, be told of every pool's status and hold every template, and need the right to list them, for the few pools that
 //!   somebody claims from on its node. The first claim from a pool in a minute waits for two reads.
+//! - No ResourceQuota and no end of a namespace is asked. What a namespace has is known to the server alone, a round trip away that takes
+//!   longer than the claim, and a quota's status tells it up to five minutes late; for a watch of all quotas and namespaces every
+//!   agent would need the right to read them, and be told of every Pod that a quota counts. What was handed over is not taken back on
+//!   account of a quota either: somebody uses it. It counts, so that the server makes nothing more in that namespace.
 //! - A claim is given back when the VM is gone and the SandboxClaim goes, and 204 says that of both. The wish is in memory: an agent
 //!   that is killed while kube-apiserver is away may leave a SandboxClaim without a VM, whose giver was told 503.
 //! - Of two VMs for one SandboxClaim the one that is written into it first is bound; kube-apiserver decides, since both writes carry

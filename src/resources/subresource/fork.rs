@@ -6,13 +6,14 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::{
+    admission::Wanted,
     api::{SandboxForkOptions, labels},
     apiserver::{Context, Invoke, Invoked, Status, StatusCause},
     fleet::Sandbox,
     gateway::{ForkOrder, Forked, ForkedSandbox},
     meta::{fnv1a, is_dns1123_subdomain},
     resources::Sandboxes,
-    store::Stored,
+    store::{Key, Stored},
 };
 
 /// Longest prefix: an id of a few dozen characters must fit behind it.
@@ -39,7 +40,14 @@ pub(in crate::resources) async fn fork(
     if prefix.len() > MAX_PREFIX || !is_dns1123_subdomain(&[&prefix, "x"].concat()) {
         return Err(invalid_prefix(sandboxes, parent, &prefix));
     }
+    let key = Key::new(parent.namespace.clone(), parent.name.clone());
+    let admit = || {
+        let wanted = Wanted::Copies(options.count);
+        let counted = sandboxes.definition.counted();
+        context.admit(counted, &key, wanted, sandboxes.fleet.store())
+    };
     if invoke.dry_run {
+        admit().map_err(|exceeded| sandboxes.refused(parent, &exceeded.into()))?;
         return Ok(Invoked::Json(
             StatusCode::CREATED,
             list(sandboxes, Vec::new()),
@@ -52,7 +60,7 @@ pub(in crate::resources) async fn fork(
         name_prefix: prefix,
         once: options.id.is_some(),
     };
-    let forked = sandboxes.gateway.fork(order).await;
+    let forked = sandboxes.gateway.fork(order, admit).await;
     match forked.map_err(|error| sandboxes.refused(parent, &error))? {
         Forked::Now(children) => Ok(made(sandboxes, context, &children)),
         Forked::Before(children) => Ok(made_before(sandboxes, context, &children)),

@@ -4,38 +4,54 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::{
+    admission::{Counted, Wanted},
     api::{GROUP, SandboxSnapshotOptions, V1BETA1},
-    apiserver::{Invoke, Invoked, Status, StatusCause},
+    apiserver::{Context, Invoke, Invoked, Status, StatusCause},
     fleet::Sandbox,
     gateway::Progress,
     meta::generate_name,
-    resources::{Sandboxes, definition::SNAPSHOT_NAME, snapshots},
+    resources::{
+        Sandboxes,
+        definition::{SNAPSHOT_NAME, SNAPSHOT_PLURAL},
+        snapshots,
+    },
     snapshots::{daemon_name, name_room},
     store::Key,
 };
 
+/// Snapshots, as quotas count them.
+const SNAPSHOTS: Counted<'_> = Counted {
+    group: GROUP,
+    plural: SNAPSHOT_PLURAL,
+};
 /// Characters that a made name has behind the sandbox's.
 const SUFFIX: usize = 6;
 
 pub(in crate::resources) async fn snapshot(
     sandboxes: &Sandboxes,
+    context: &Context,
     invoke: Invoke<Sandbox>,
 ) -> Result<Invoked<Sandbox>, Status> {
     let options: SandboxSnapshotOptions = serde_json::from_value(invoke.options.clone())
         .map_err(|error| Status::bad_request(format!("invalid SandboxSnapshotOptions: {error}")))?;
     let sandbox = &invoke.object.value;
     let name = options.name.unwrap_or_else(|| made_name(sandbox));
-    if let Err(too_long) = daemon_name(&Key::new(sandbox.namespace.clone(), name.clone())) {
+    let key = Key::new(sandbox.namespace.clone(), name.clone());
+    if let Err(too_long) = daemon_name(&key) {
         let cause = StatusCause::of_field("name", format!("Invalid value: {too_long}"));
         let kind = "SandboxSnapshotOptions";
         return Err(Status::invalid(GROUP, kind, &sandbox.name, vec![cause]));
     }
+    let snapshots = sandboxes.gateway.snapshots().store();
+    let quota = context
+        .admit(SNAPSHOTS, &key, Wanted::NewOrKnown, snapshots)
+        .map_err(|exceeded| Status::over_quota(SNAPSHOTS, &name, &exceeded))?;
     if invoke.dry_run {
         return Ok(Invoked::Json(StatusCode::CREATED, would_be(sandbox, &name)));
     }
     let outcome = sandboxes
         .gateway
-        .snapshot(invoke.object.clone(), &name)
+        .snapshot(invoke.object.clone(), &name, quota)
         .await;
     match outcome.map_err(|error| sandboxes.refused(sandbox, &error))? {
         Progress::Done(taken) => {

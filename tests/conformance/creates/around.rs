@@ -192,8 +192,7 @@ pub(super) async fn c_149(subject: &Subject) {
     }
 }
 
-/// The controller learns of new resources every 30 s, and looks at a quota when its limits change or an object goes. Refusing
-/// what is over a quota is not built.
+/// The controller learns of new resources every 30 s, and looks at a quota when its limits change or an object goes.
 pub(super) async fn c_150(subject: &Subject) {
     const LEARNT_WITHIN: Duration = Duration::from_secs(60);
     let count = subject.said("count/sandboxes.agents.x-k8s.io");
@@ -212,14 +211,60 @@ pub(super) async fn c_150(subject: &Subject) {
     };
     cluster.post(&quotas, &quota("5")).await.ok();
     let path = format!("{quotas}/quota");
-    let used = async || cluster.get(&path).await.ok()["status"]["used"][&count].clone();
+    let status = async || cluster.get(&path).await.ok()["status"].clone();
     let limit = AtomicU32::new(5);
     eventually(LEARNT_WITHIN, "both are counted", async || {
         let limit = limit.fetch_add(1, Ordering::Relaxed).to_string();
         cluster.call("PUT", &path, Some(&quota(&limit))).await.ok();
-        used().await == "2"
+        status().await["used"][&count] == "2"
     })
     .await;
     subject.proxied().delete(&subject.item("a")).await.ok();
-    eventually(SOON, "one is given back", async || used().await == "1").await;
+    eventually(SOON, "one is given back", async || {
+        status().await["used"][&count] == "1"
+    })
+    .await;
+
+    cluster.call("PUT", &path, Some(&quota("1"))).await.ok();
+    let dry = format!("{}?dryRun=All", subject.collection());
+    let mut answers = Vec::new();
+    for client in subject.both_ways() {
+        eventually(SOON, "the limit holds", async || {
+            client.post(&dry, &subject.mk("c")).await.status == 403
+        })
+        .await;
+        // Before it is known whether the name is free, and whatever it is.
+        for (path, name) in [
+            (&dry, "c"),
+            (&subject.collection(), "c"),
+            (&subject.collection(), "b"),
+        ] {
+            let answer = client.post(path, &subject.mk(name)).await;
+            answer.expect(403, "Forbidden");
+            let details = json!({"name": name, "group": "agents.x-k8s.io", "kind": "sandboxes"});
+            assert_eq!(answer.body["details"], details);
+            answers.push((name, message(&answer).to_owned()));
+        }
+    }
+    let count = "count/sandboxes.agents.x-k8s.io";
+    for (name, told) in answers {
+        let expected = format!(
+            "sandboxes.agents.x-k8s.io {name:?} is forbidden: exceeded quota: quota, \
+             requested: {count}=1, used: {count}=1, limited: {count}=1"
+        );
+        assert_eq!(told, expected);
+    }
+    // What is there may be changed and deleted, which makes room.
+    let client = subject.proxied();
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    client.patch(MERGE, &subject.item("b"), &label).await.ok();
+    client.delete(&subject.item("b")).await.ok();
+    eventually(SOON, "there is room", async || {
+        client
+            .post(&subject.collection(), &subject.mk("c"))
+            .await
+            .status
+            == 201
+    })
+    .await;
 }

@@ -27,7 +27,7 @@ items! {
     c_147 P0 "Defaults are applied by every write and shown in its answer.";
     c_148 P0 "A write is answered with `Retry-After` only if nothing was done.", ours;
     c_149 P1 "Which admission a write passes is told: that of namespaces, and neither webhooks nor policies.", ours;
-    c_150 P1 "The quota controller counts the objects.";
+    c_150 P1 "The quota controller counts the objects, and what is over a quota is refused.";
 }
 
 const LONG_AGO: &str = "2001-01-01T00:00:00Z";

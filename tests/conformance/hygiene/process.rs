@@ -17,7 +17,7 @@ use crate::{
 const SOON: Duration = Duration::from_secs(20);
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 /// What the server must know before it serves.
-const KNOWN_FIRST: [&str; 3] = ["authentication", "namespaces", "inventory"];
+const KNOWN_FIRST: [&str; 4] = ["authentication", "namespaces", "quotas", "inventory"];
 
 fn text(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.bytes).into_owned()
@@ -75,8 +75,7 @@ async fn nothing_is_ready_that_knows_nothing(subject: &Subject) {
     .await;
     assert_eq!(ask("/readyz").await.unwrap().status, 500);
     assert_eq!(ask("/livez").await.unwrap().status, 200);
-    let left_out =
-        "/readyz?exclude=authentication&exclude=namespaces&exclude=inventory&exclude=lease";
+    let left_out = "/readyz?exclude=authentication&exclude=namespaces&exclude=quotas&exclude=inventory&exclude=lease";
     assert_eq!(ask(left_out).await.unwrap().status, 200);
     let to_user = format!("--user={user}");
     let role = "--clusterrole=cluster-admin";

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use sandbox_apiserver::{
-    admission::Namespaces,
+    admission::{Namespaces, Quotas},
     api::Token,
     apiserver::{ApiServer, Body, Builder, ProductInfo},
     auth::{Authenticator, Authorizer, UserInfo},
@@ -92,6 +92,7 @@ impl House {
             authenticator: Authenticator::fixed([(TOKEN.to_owned(), user)], true),
             authorizer: Authorizer::always_allow().into(),
             namespaces: Namespaces::every(),
+            quotas: Quotas::none(),
             metrics,
             readiness: Readiness::new(),
             shutdown: shutdown.clone(),
