@@ -20,6 +20,7 @@ use tokio::{
 
 use super::{
     Listener, NodeState, Row,
+    usage::Uses,
     wire::{Message, Part, PartOf},
 };
 use crate::{
@@ -59,6 +60,8 @@ pub(super) struct Shared {
     pub(super) polls_begun: AtomicU64,
     // Held for one merge or one copy of pointers, never over an await.
     pub(super) state: Mutex<State>,
+    // The same, and never together with `state`.
+    pub(super) uses: Mutex<Uses>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) wanted: Notify,
     listeners: Arc<Semaphore>,
@@ -143,6 +146,7 @@ impl Board {
                 log: VecDeque::new(),
                 log_bytes: 0,
             }),
+            uses: Mutex::default(),
             progress: watch::Sender::new(progress),
             wanted: Notify::new(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),

@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use super::{
+    Use,
     board::{Place, Progress, Shared, line},
     wire::Message,
 };
@@ -21,6 +22,8 @@ use crate::meta::UnixTime;
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// Bytes that are handed over at once.
 const CHUNK: usize = 32 << 10;
+/// Sandboxes whose use is told at once; a line of so many is shorter than any that a listener refuses.
+const USES: usize = 500;
 
 /// The listener did not keep up, and changes it has not seen are gone. Its stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +38,8 @@ pub struct Listener {
     stage: Stage,
     /// What the listener was last told of the daemon.
     told_answers: Option<bool>,
+    /// The last use of a sandbox that it was told of.
+    told_use: u64,
     _place: Place,
 }
 
@@ -61,6 +66,7 @@ impl Listener {
             heartbeat_at: Instant::now() + HEARTBEAT,
             stage: Stage::Greeting { after },
             told_answers: None,
+            told_use: 0,
             _place: place,
         }
     }
@@ -115,7 +121,7 @@ impl Listener {
                 };
                 self.say(progress)
             }
-            Stage::Awaiting { .. } => self.heartbeat(progress.seq, progress).map(Ok),
+            Stage::Awaiting { .. } => self.heartbeat(progress.seq, progress, Vec::new()).map(Ok),
             Stage::Telling {
                 parts,
                 sandboxes,
@@ -137,15 +143,19 @@ impl Listener {
             }
             Stage::Following { next } => {
                 let seq = *next - 1;
-                self.heartbeat(seq, progress).map(Ok)
+                // Behind the changes: every sandbox that is used was told of before.
+                let (told, uses) = self.board.uses.lock().after(self.told_use, USES);
+                self.told_use = told;
+                self.heartbeat(seq, progress, uses).map(Ok)
             }
         }
     }
 
-    /// A heartbeat, if one is due or what it says of the daemon is new.
-    fn heartbeat(&mut self, seq: u64, progress: Progress) -> Option<Bytes> {
+    /// A heartbeat, if one is due or what it says of the daemon is new, or to tell what sandboxes use.
+    fn heartbeat(&mut self, seq: u64, progress: Progress, uses: Vec<Use>) -> Option<Bytes> {
         let daemon_answers = progress.daemon_answers;
-        if self.told_answers.replace(daemon_answers) == Some(daemon_answers) {
+        let is_known = self.told_answers.replace(daemon_answers) == Some(daemon_answers);
+        if is_known && uses.is_empty() {
             return None;
         }
         self.heartbeat_at = Instant::now() + HEARTBEAT;
@@ -153,6 +163,7 @@ impl Listener {
             seq,
             daemon_answers,
             clock: Some(progress.clock.theirs(UnixTime::now())),
+            uses,
         }))
     }
 }
@@ -276,6 +287,39 @@ mod tests {
         assert!((3..=5).contains(&heartbeats.len()), "{told}");
         let tells_clock = |line: &&str| line.contains(r#""clock":"20"#);
         assert!(heartbeats.iter().all(tells_clock), "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_sandboxes_use_rides_on_a_heartbeat_behind_their_row() {
+        let board = Board::new();
+        let mut listener = board.listen().unwrap();
+        let used = |id: &str, used: u64| Use {
+            id: id.into(),
+            cpu_count: 1,
+            mem_total_bytes: 9,
+            mem_used_bytes: Some(used),
+        };
+        board.used(used("sb_1", 1));
+        poll(&board, vec![mk_row("sb_1", 1)]);
+        let mut lines = Vec::new();
+        let mut tell = async |n: usize| {
+            lines.clear();
+            for _ in 0..n {
+                lines.push(listener.next().await.unwrap().unwrap());
+            }
+            String::from_utf8(lines.concat()).unwrap()
+        };
+        let told = tell(4).await;
+        let snapshot = told.find("snapshotEnd").unwrap();
+        let use_told = told.find(r#""uses":[{"id":"sb_1""#).unwrap();
+        assert!(snapshot < use_told, "{told}");
+        assert_eq!(told.matches("uses").count(), 1, "{told}");
+        let seq = board.seq();
+        board.used(used("sb_1", 1));
+        assert!(!tell(1).await.contains("uses"), "as it was");
+        board.used(used("sb_1", 2));
+        assert!(tell(1).await.contains(r#""memUsedBytes":2"#));
+        assert_eq!(board.seq(), seq, "it is no change");
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@
 //! - Times are by the node's clock, as the daemon tells them, and a heartbeat says what that clock shows. It is a hint and no
 //!   measure, since nobody knows how long it was on its way: whoever doubts asks the daemon. After a step of the clock every
 //!   row means something else, so a snapshot is asked for again.
+//! - What sandboxes use rides on heartbeats: it is no change, and an older reader passes over it.
 //! - The agent's certificate is self-made. It is known by its SHA-256, and by nothing else: names and dates mean nothing.
 
 mod backoff;
@@ -29,6 +30,7 @@ mod listener;
 mod pin;
 mod reservation;
 mod stage;
+mod usage;
 mod wire;
 
 pub use backoff::Backoff;
@@ -39,4 +41,5 @@ pub use error::{Error, Result};
 pub use listener::{Listener, Overtaken};
 pub use pin::CertificatePin;
 pub use reservation::{Reservation, Unreserved};
+pub use usage::Use;
 pub use wire::{Event, NodeState, Pool, Row, Sandbox, State};

@@ -65,6 +65,7 @@ impl Stage {
                     node: told.node,
                 }))
             }
+            // Of what it uses it is told again once the sandbox is there.
             (
                 Self::Told(_),
                 Message::Heartbeat {
@@ -75,6 +76,7 @@ impl Stage {
             ) => Ok(Some(Event::Heartbeat {
                 daemon_answers,
                 clock,
+                uses: Vec::new(),
             })),
             (Self::Following { seq, tally }, Message::Change { seq: found, part }) => {
                 in_order(seq.wrapping_add(1), found)?;
@@ -98,12 +100,14 @@ impl Stage {
                     seq: found,
                     daemon_answers,
                     clock,
+                    uses,
                 },
             ) => {
                 in_order(*seq, found)?;
                 Ok(Some(Event::Heartbeat {
                     daemon_answers,
                     clock,
+                    uses,
                 }))
             }
             _ => Err(malformed("a line out of its place")),
@@ -191,7 +195,8 @@ mod tests {
         let shown = events(&[HELLO, END, SIX, alive]);
         assert!(shown[0].starts_with("Snapshot { epoch: 1"), "{shown:?}");
         assert!(shown[1].starts_with("Removed"), "{shown:?}");
-        assert_eq!(shown[2], "Heartbeat { daemon_answers: true, clock: None }");
+        let alive = "Heartbeat { daemon_answers: true, clock: None, uses: [] }";
+        assert_eq!(shown[2], alive);
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
+use super::Use;
 use crate::{
     api::{ClaimId, PoolKey, UserPart},
     sandboxd::NodeTime,
@@ -127,6 +128,8 @@ pub enum Event {
         daemon_answers: bool,
         /// What the node's clock shows; `None` from an older agent.
         clock: Option<NodeTime>,
+        /// What sandboxes use that were measured again.
+        uses: Vec<Use>,
     },
 }
 
@@ -152,6 +155,8 @@ pub(super) enum Message {
         daemon_answers: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         clock: Option<NodeTime>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        uses: Vec<Use>,
     },
 }
 
@@ -246,6 +251,21 @@ mod tests {
                 seq: 1,
                 daemon_answers: true,
                 clock: None,
+                uses: Vec::new(),
+            }),
+        );
+        reads(
+            r#"{"heartbeat": {"seq": 1, "daemonAnswers": true, "uses": [{"id": "sb_1", "cpuCount": 2, "memTotalBytes": 9, "later": 1}]}}"#,
+            Some(Message::Heartbeat {
+                seq: 1,
+                daemon_answers: true,
+                clock: None,
+                uses: vec![Use {
+                    id: "sb_1".into(),
+                    cpu_count: 2,
+                    mem_total_bytes: 9,
+                    mem_used_bytes: None,
+                }],
             }),
         );
     }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use compact_str::CompactString;
 
 use super::{
-    Attempt, Health, Now, Phase, ReadGuard, Report, Row, Sandbox,
+    Attempt, Health, Now, Phase, ReadGuard, Report, Row, Sandbox, Usage,
     index::{Fleet, State},
     naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
     node::{End, Hold, Node},
@@ -361,6 +361,7 @@ fn first_seen(node: &mut Node, row: &Row, created: UnixTime, now: UnixTime) -> S
         node_lost: false,
         name_taken: false,
         user: restored_user_part(row),
+        usage: Usage::default(),
     }
 }
 

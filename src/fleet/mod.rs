@@ -34,6 +34,7 @@ mod said;
 mod sandbox;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod writes;
 
 pub use attempt::Attempt;
@@ -49,4 +50,5 @@ pub use report::{Now, Pool, Report, Row};
 pub use reservation::{KeptName, NameReservation, NameTaken};
 pub use said::Overtaken;
 pub use sandbox::{Phase, Sandbox};
+pub use usage::{Usage, Used};
 pub use writes::{ClaimLost, Granted, ReadGuard};

@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use compact_str::CompactString;
 use uuid::Uuid;
 
-use super::Attempt;
+use super::{Attempt, Usage};
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, ShutdownPolicy, UserPart},
     meta::UnixTime,
@@ -102,6 +102,8 @@ pub struct Sandbox {
     pub name_taken: bool,
     /// What the user sent; `None` for a claim that was not made through this API, or before this server's start.
     pub user: Option<Arc<UserPart>>,
+    /// What it uses, which is part of no version.
+    pub usage: Usage,
 }
 
 impl Sandbox {

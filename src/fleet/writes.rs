@@ -5,7 +5,7 @@ use std::sync::Arc;
 use compact_str::CompactString;
 
 use super::{
-    NameReservation, Now, Phase, Sandbox,
+    NameReservation, Now, Phase, Sandbox, Usage,
     index::{Fleet, State, place_of},
     naming::uid_of,
     node::{End, Node, Reading},
@@ -315,6 +315,7 @@ impl State {
             node_lost: false,
             name_taken: false,
             user: granted.user,
+            usage: Usage::default(),
         }
     }
 }

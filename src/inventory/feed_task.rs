@@ -16,7 +16,7 @@ use super::{
 use crate::{
     api::{NodeName, UserPart},
     feed::{self, Agent, Backoff, Event, Listening, NodeState, State},
-    fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row},
+    fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row, Used},
     meta::UnixTime,
     sandboxd::{ClockOffset, NodeTime},
 };
@@ -48,6 +48,7 @@ impl FeedTask {
             self.daemons.metrics.feed_lost();
             if told != Some(News::Lost) {
                 self.complain(&error);
+                self.daemons.fleet.forget_used(&self.node);
                 self.tell(&mut told, News::Lost).await;
             }
             sleep(backoff.pause()).await;
@@ -224,8 +225,16 @@ impl FeedTask {
             Event::Node(node) => fleet.informed(&self.node, &pools(&node), node.draining, now),
             Event::Heartbeat {
                 daemon_answers: true,
+                uses,
                 ..
-            } => fleet.heard(&self.node, now),
+            } => {
+                fleet.heard(&self.node, now);
+                for news in uses {
+                    let memory = (news.mem_total_bytes, news.mem_used_bytes);
+                    let used = Used::of_bytes(news.cpu_count, memory.0, memory.1);
+                    fleet.used(&self.node, &news.id, used);
+                }
+            }
             Event::Heartbeat {
                 daemon_answers: false,
                 ..

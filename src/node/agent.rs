@@ -12,6 +12,7 @@ use super::{
     orphan::adopt_orphans,
     publish::Publisher,
     server::Server,
+    usage::Sampler,
 };
 use crate::{
     api::NodeAddress,
@@ -88,6 +89,14 @@ impl Agent {
             );
             recorder.spawn("recorder", gateway.clone().work_off(served.clone()));
         }
+        let sampler = Sampler {
+            client: daemon.clone(),
+            address: self.daemon_address.clone(),
+            board: board.clone(),
+            apart: self.options.sample_apart,
+            metrics: self.counters.clone(),
+        };
+        tasks.spawn("sampler", sampler.run());
         tasks.spawn(
             "reader",
             Reader {

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 
-use super::{NodeMetrics, Objects, Options};
+use super::{NodeMetrics, Objects, Options, usage};
 use crate::{
     api::{ClaimId, NodeAddress},
     feed::{Board, NodeState, Pool, Row, State},
@@ -69,6 +69,7 @@ impl Reader {
         let node = self.client.node(&self.address, self.options.poll_within);
         let (rows, info) = tokio::try_join!(node.sandboxes(), node.info())?;
         let listed: HashSet<ClaimId> = rows.iter().map(|row| row.id.clone()).collect();
+        let sizes: Vec<_> = rows.iter().filter_map(usage::size_of).collect();
         let rows = rows.into_iter().map(row).collect();
         let user_of = |claim: &ClaimId| self.objects.get(claim);
         let observed_at = self.client.node_time(&self.address);
@@ -76,6 +77,9 @@ impl Reader {
         self.board.set_clock(offset.unwrap_or_default());
         self.board
             .polled(&poll, rows, node_state(info), observed_at, user_of);
+        for size in sizes {
+            self.board.sized(size);
+        }
         Ok(listed)
     }
 

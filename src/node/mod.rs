@@ -10,6 +10,7 @@
 //! - A user part outlives its sandbox's absence by ten minutes: a daemon that restarts may list late what it still has.
 //! - The inventory is written on change, never faster than its period, and with an unchanged `observedAt` when nothing else
 //!   changed, so that asserting it again costs etcd nothing.
+//! - What sandboxes use is asked of the daemon slowly, and told beside the changes: see `usage`.
 //! - What callers may is RBAC on subresources of the node's own inventory, as a kubelet asks about its node: `get
 //!   nodeinventories/feed`, `get|update|delete nodeinventories/objects`.
 
@@ -25,6 +26,7 @@ mod options;
 mod orphan;
 mod publish;
 mod server;
+mod usage;
 
 pub use agent::Agent;
 pub use error::{Error, Result};

@@ -11,6 +11,8 @@ pub struct Options {
     pub idle_poll_apart: Duration,
     /// How long the daemon may take.
     pub poll_within: Duration,
+    /// Shortest time from one question what a sandbox uses to the next; a third more at most.
+    pub sample_apart: Duration,
     /// Shortest time from one publication to the next.
     pub publish_apart: Duration,
     /// The same when only the entries changed and somebody listens.
@@ -24,12 +26,13 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 250 ms, 10 s, 5 s; 30 s, 10 min, 1 MB/s, 1 MiB; 10 min.
+    /// 250 ms, 10 s, 5 s; 60 s; 30 s, 10 min, 1 MB/s, 1 MiB; 10 min.
     fn default() -> Self {
         Self {
             poll_apart: Duration::from_millis(250),
             idle_poll_apart: Duration::from_secs(10),
             poll_within: Duration::from_secs(5),
+            sample_apart: Duration::from_secs(60),
             publish_apart: Duration::from_secs(30),
             publish_entries_apart: Duration::from_secs(600),
             fleet_bytes_per_second: 1_000_000,

@@ -104,7 +104,7 @@ const SNAPSHOT_COLUMNS: [Column; 7] = [
 ];
 
 /// Columns as upstream's CRD prints them; the wide ones are ours.
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 11] = [
     Column {
         name: "Ready",
         kind: "string",
@@ -132,6 +132,18 @@ const COLUMNS: [Column; 9] = [
     TEMPLATE,
     SIZE,
     NET,
+    Column {
+        name: "CPU",
+        kind: "string",
+        description: "Number of CPUs that the sandbox has.",
+        priority: 1,
+    },
+    Column {
+        name: "Memory",
+        kind: "string",
+        description: "Memory that the sandbox uses, as its node's agent measured it within the last minute or so, and memory that it has.",
+        priority: 1,
+    },
     Column {
         name: "Expires",
         kind: "string",

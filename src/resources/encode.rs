@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::{
     api::{GROUP, PoolKey, labels},
-    fleet::Sandbox,
+    fleet::{Phase, Sandbox},
     meta::{ResourceVersion, UnixTime, fnv1a, human_duration, validate_label_value},
     resources::versions::ApiVersion,
 };
@@ -100,6 +100,7 @@ pub(super) fn cells(sandbox: &Sandbox, now: UnixTime, out: &mut Vec<u8>) {
             false => "<expired>".to_owned(),
         });
     let age = human_duration(now.since(sandbox.created));
+    let [cpu, memory] = usage_cells(sandbox);
     let cells = [
         ready.status,
         ready.reason,
@@ -108,6 +109,8 @@ pub(super) fn cells(sandbox: &Sandbox, now: UnixTime, out: &mut Vec<u8>) {
         of_pool(|pool| &pool.template),
         of_pool(|pool| &pool.size),
         of_pool(|pool| &pool.net),
+        &cpu,
+        &memory,
         &expires,
         sandbox.claim.as_str(),
     ];
@@ -115,6 +118,27 @@ pub(super) fn cells(sandbox: &Sandbox, now: UnixTime, out: &mut Vec<u8>) {
         out.push(b',');
         string(cell, out);
     }
+}
+
+/// CPUs, and memory used of what there is: nothing where no VM runs, unknown where nobody says.
+fn usage_cells(sandbox: &Sandbox) -> [Cow<'static, str>; 2] {
+    if !sandbox.has_vm() || sandbox.phase == Phase::Failed {
+        return ["<none>".into(), "<none>".into()];
+    }
+    let told = sandbox.usage.get().filter(|_| !sandbox.node_lost);
+    let Some(used) = told else {
+        return ["<unknown>".into(), "<unknown>".into()];
+    };
+    let in_use = used
+        .memory_used
+        .map_or("<unknown>".into(), |used| format!("{used}Mi"));
+    let total = used.memory_total;
+    let total = match total % 1_024 {
+        0 if total > 0 => format!("{}Gi", total / 1_024),
+        _ => format!("{total}Mi"),
+    };
+    let memory = format!("{in_use}/{total}");
+    [used.cpus.to_string().into(), memory.into()]
 }
 
 /// The value of a label, the server's own or the user's.

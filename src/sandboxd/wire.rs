@@ -186,6 +186,12 @@ pub struct SandboxRow {
     /// Generation B: what happens at the deadline; text, since a later daemon may know more.
     #[serde(default)]
     pub on_expire: Option<String>,
+    /// Generation B: number of CPUs.
+    #[serde(default)]
+    pub cpu_count: Option<u32>,
+    /// Generation B: memory that the guest may use.
+    #[serde(default)]
+    pub mem_total_bytes: Option<u64>,
     /// Generation C: why the VM died.
     #[serde(default)]
     pub failed: Option<String>,

@@ -129,16 +129,25 @@ impl Daemon<'_> {
             id: number.to_string(),
             cpu_count,
             mem_total_bytes,
-            // Some reading between an eighth and a quarter, steady for each sandbox.
-            mem_used_bytes: if running {
-                mem_total_bytes / 8 + number.0 % (mem_total_bytes / 8).max(1)
-            } else {
-                0
+            mem_used_bytes: match running {
+                true => self.memory_used(number, mem_total_bytes),
+                false => 0,
             },
             mem_used_measured: running,
             hibernated: claim.phase == Phase::Hibernated,
             measured_at: self.now.timestamp(),
         })
+    }
+
+    /// Some reading between an eighth and a quarter, which goes up and down by itself, a round in ten minutes.
+    fn memory_used(&self, number: Number, mem_total_bytes: u64) -> u64 {
+        const ROUND: u64 = 600;
+        // Each sandbox is somewhere else in its round.
+        let begun = number.0 % ROUND;
+        let now = u64::try_from(self.now.0 / 1_000).unwrap_or(0);
+        let at = (now + begun) % ROUND;
+        let height = at.min(ROUND - at) * 2;
+        mem_total_bytes / 8 + mem_total_bytes / 8 * height / ROUND
     }
 
     fn count(&self, phase: Phase) -> usize {

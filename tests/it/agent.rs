@@ -334,6 +334,82 @@ async fn what_happens_behind_our_back_shows_within_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_sandbox_uses_shows_and_is_no_change_of_it() {
+    let bench = Bench::with(
+        0,
+        node::Options {
+            sample_apart: Duration::from_millis(50),
+            ..quick()
+        },
+    )
+    .await;
+    let daemon = bench.daemon();
+    let claim = daemon.plant(Planted::new("default/a", key()));
+    bench.shows(&claim, true).await;
+    let fleet = &bench.server.fleet;
+    let record = || fleet.by_claim(daemon.name(), &claim).unwrap();
+    let before = (record().version, fleet.store().head());
+    let used = || record().value.usage.get();
+    until("it is measured", || {
+        used().is_some_and(|used| used.memory_used.is_some())
+    })
+    .await;
+    let known = used().unwrap();
+    assert_eq!((known.cpus, known.memory_total), (1, 512));
+    let in_use = known.memory_used.unwrap();
+    assert!((64..=128).contains(&in_use), "{in_use} MiB");
+    assert_eq!((record().version, fleet.store().head()), before);
+    // A new life of the server is told all of it again.
+    let mut inventory = daemon.inventory();
+    inventory.agent = Some(bench.agent.identity.endpoint());
+    let later = Server::start(&[inventory]).await;
+    until("the later server knows", || {
+        let record = later.fleet.by_claim(daemon.name(), &claim);
+        record.is_some_and(|record| record.value.usage.get().is_some())
+    })
+    .await;
+    bench.agent.shutdown.cancel();
+    until("nobody tells it any more", || used().is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_sandbox_is_not_asked_what_it_uses() {
+    let bench = Bench::with(
+        0,
+        node::Options {
+            sample_apart: Duration::from_millis(20),
+            ..quick()
+        },
+    )
+    .await;
+    let daemon = bench.daemon();
+    let claim = daemon.plant(Planted::new("default/a", key()));
+    bench.shows(&claim, true).await;
+    let n_asked = || {
+        let log = daemon.log();
+        log.iter()
+            .filter(|call| call.path.ends_with("/stats"))
+            .count()
+    };
+    until("it is asked", || n_asked() > 0).await;
+    client()
+        .node(daemon.address(), PATIENCE)
+        .hibernate(&claim)
+        .await
+        .unwrap();
+    let fleet = &bench.server.fleet;
+    until("the agent knows that it is paused", || {
+        let record = fleet.by_claim(daemon.name(), &claim).unwrap();
+        record.value.phase == Phase::Paused
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let asked = n_asked();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(n_asked(), asked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_told_live_is_not_read() {
     let bench = Bench::start(3).await;
     let claim = bench.daemon().plant(Planted::new("default/new", key()));

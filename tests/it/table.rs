@@ -1,5 +1,6 @@
 //! Tables: what `kubectl get` prints.
 
+use sandbox_apiserver::fleet::{Sandbox, Used};
 use serde_json::{Value, json};
 
 use crate::{
@@ -15,7 +16,7 @@ async fn the_columns_are_as_reviewed() {
     // Values that differ between runs.
     for row in table["rows"].as_array_mut().unwrap() {
         let cells = row["cells"].as_array_mut().unwrap();
-        for index in [3, 8, 9] {
+        for index in [3, 10, 11] {
             assert!(cells[index].is_string());
             cells[index] = json!("(varies)");
         }
@@ -122,6 +123,41 @@ async fn a_watched_table_defines_its_columns_once() {
         assert_eq!(event["object"]["rows"][0]["cells"][0], "a");
         assert_eq!(event["object"]["rows"].as_array().unwrap().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn what_a_sandbox_uses_is_shown_as_it_is_when_a_row_is_made() {
+    let cluster = Cluster::of(0).await;
+    cluster.create("a").await;
+    let Sandbox { node, claim, .. } = &cluster.fleet.store().get("default", "a").unwrap().value;
+    let cells = async || {
+        let table = cluster.client.get_as(SANDBOXES, TABLE).await.json();
+        let cells = table["rows"][0]["cells"].as_array().unwrap().clone();
+        [8, 9].map(|index| cells[index].as_str().unwrap().to_owned())
+    };
+    assert_eq!(cells().await, ["<unknown>", "<unknown>"]);
+    let (mebibyte, head) = (1 << 20, cluster.fleet.store().head());
+    for (cpus, total, used, expected) in [
+        (2, 2_048, Some(143), ["2", "143Mi/2Gi"]),
+        (1, 512, None, ["1", "<unknown>/512Mi"]),
+        (1, 512, Some(0), ["1", "0Mi/512Mi"]),
+    ] {
+        let used: Option<u64> = used.map(|used| used * mebibyte);
+        let used = Used::of_bytes(cpus, total * mebibyte, used);
+        cluster.fleet.used(node, claim, used);
+        assert_eq!(cells().await, expected);
+    }
+    assert_eq!(cluster.fleet.store().head(), head);
+    // It stays through changes of the object.
+    let labelled = json!({"metadata": {"labels": {"team": "x"}}});
+    cluster.client.merge(item("a"), &labelled).await;
+    assert_ne!(cluster.fleet.store().head(), head);
+    assert_eq!(cells().await, ["1", "0Mi/512Mi"]);
+    cluster.fleet.forget_used(node);
+    assert_eq!(cells().await, ["<unknown>", "<unknown>"]);
+    let pause = format!("{}/pause", item("a"));
+    cluster.client.post(pause, &json!({})).await;
+    assert_eq!(cells().await, ["<none>", "<none>"]);
 }
 
 #[tokio::test]

@@ -92,6 +92,7 @@ impl Case {
             attempt: None,
             name_taken: false,
             user: owner.map(user).map(Arc::new),
+            usage: Default::default(),
         });
         self
     }
