@@ -89,6 +89,8 @@ pub(super) enum Step {
         name: usize,
         namespace: usize,
         color: Option<usize>,
+        /// Its lease may end while the schedule goes on.
+        short: bool,
     },
     /// A patch of a label; without a color it is taken away.
     Patch {
@@ -254,6 +256,7 @@ fn step(rng: &mut SmallRng) -> Step {
             name: rng.random_range(0..NAMES.len()),
             namespace: rng.random_range(0..NAMESPACES.len()),
             color: color(rng),
+            short: rng.random_bool(0.3),
         },
         52..58 => Step::Patch {
             pick,

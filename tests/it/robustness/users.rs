@@ -10,7 +10,7 @@ use sandbox_apiserver::{
 use serde_json::{Value, json};
 
 use super::{
-    nodes::{self, COLORS, pool},
+    nodes::{self, COLORS, Claim, pool},
     play::Player,
     query::Form,
     record::{Wish, WriteRecord},
@@ -39,7 +39,11 @@ impl Player<'_> {
                 name,
                 namespace,
                 color,
-            } => self.create(node, name, namespace, color),
+                short,
+            } => {
+                let claim = self.claim(name, namespace, color, short);
+                self.create(node, claim);
+            }
             Step::Patch {
                 pick,
                 color,
@@ -95,8 +99,7 @@ impl Player<'_> {
         }
     }
 
-    fn create(&mut self, node: usize, name: usize, namespace: usize, color: Option<usize>) {
-        let claim = self.claim(name, namespace, color, false);
+    fn create(&mut self, node: usize, claim: Claim) {
         let key: SandboxKey = key_of_claim_ref(&claim.claim_ref).unwrap();
         let Ok(reserved) = self.house.fleet.reserve(key) else {
             return;
