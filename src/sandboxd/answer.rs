@@ -13,6 +13,10 @@ use super::{Error, Result};
 pub(super) const ORDINARY: usize = 1 << 20;
 /// Longest list: some 700 000 rows, far more than one node holds.
 pub(super) const LIST: usize = 256 << 20;
+/// What a command said, 8 MiB of it, as JSON at its longest: every character escaped.
+pub(super) const OUTPUT: usize = 50 << 20;
+/// Long outputs of commands that may be in memory at once. Apart from the lists: a command is waited for much longer.
+pub(super) const OUTPUTS_AT_ONCE: usize = 8;
 /// Answers over [`ORDINARY`] that may be in memory at once, over all nodes: 2 GiB at the very worst.
 pub(super) const LARGE_AT_ONCE: usize = 8;
 /// Characters of a daemon's text that are kept.
@@ -65,9 +69,14 @@ impl<'a> Answer<'a> {
     pub(super) fn nothing(self) -> Result<()> {
         match self.status {
             StatusCode::NO_CONTENT => Ok(()),
-            status => Err(Error::Malformed {
-                reason: format!("status {status}"),
-            }),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// A status of success that means nothing here.
+    pub(super) fn unexpected(self) -> Error {
+        Error::Malformed {
+            reason: format!("status {}", self.status),
         }
     }
 
@@ -134,7 +143,7 @@ fn daemon_text(body: &[u8]) -> Option<String> {
 }
 
 /// At most [`MAX_TEXT`] characters that neither move a cursor nor break a log line.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.trim()
         .chars()
         .take(MAX_TEXT)

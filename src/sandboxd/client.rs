@@ -14,14 +14,14 @@ use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::Semaphore,
-    time::{Instant, timeout_at},
+    time::{Instant, error::Elapsed, timeout_at},
 };
 use tokio_rustls::TlsConnector;
 
 use super::{
     CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, Error, ForkRequest, Info,
     PoolSpec, Promoted, Result, Sandbox, SandboxRow, Stats, TokenSource,
-    answer::{Answer, LARGE_AT_ONCE, LIST, ORDINARY},
+    answer::{Answer, LARGE_AT_ONCE, LIST, ORDINARY, OUTPUTS_AT_ONCE},
     clock::{ClockOffset, NodeTime},
     clocks::Clocks,
     connections::Connections,
@@ -56,16 +56,17 @@ pub struct ClientOptions {
 /// The times of every answer are by this machine's clock, whatever the node's shows, as far as its answers tell.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     /// Whether times stay as the node told them.
     in_node_time: bool,
 }
 
-struct Inner {
-    connections: Arc<Connections>,
+pub(super) struct Inner {
+    pub(super) connections: Arc<Connections>,
     clocks: Clocks,
     credential: Credential,
     large: Semaphore,
+    pub(super) outputs: Semaphore,
     /// Whether nodes may be changed at this moment; unset: always.
     may_write: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -76,9 +77,9 @@ struct Inner {
 /// Dropping a call's future closes its connection, which the daemon takes as a hang-up.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
-    client: &'a Client,
-    address: &'a NodeAddress,
-    within: Duration,
+    pub(super) client: &'a Client,
+    pub(super) address: &'a NodeAddress,
+    pub(super) within: Duration,
 }
 
 impl Client {
@@ -93,6 +94,7 @@ impl Client {
             clocks: Clocks::default(),
             credential: Credential::new(options.token),
             large: Semaphore::new(LARGE_AT_ONCE),
+            outputs: Semaphore::new(OUTPUTS_AT_ONCE),
             may_write: OnceLock::new(),
         };
         Ok(Self {
@@ -136,6 +138,15 @@ impl Client {
     /// [`Error::Fenced`]. The first one stays.
     pub fn fence(&self, may_write: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.inner.may_write.set(Box::new(may_write));
+    }
+
+    /// # Errors
+    /// [`Error::Fenced`] while nodes may not be changed.
+    pub(super) fn check_fence(&self) -> Result<()> {
+        match self.inner.may_write.get() {
+            Some(may_write) if !may_write() => Err(Error::Fenced),
+            _ => Ok(()),
+        }
     }
 
     /// Whether there is a token to present, so that a call is not tried in vain.
@@ -399,16 +410,15 @@ impl Node<'_> {
         path: &str,
         body: Option<Bytes>,
     ) -> Result<Request<Full<Bytes>>> {
-        let may_write = self.client.inner.may_write.get();
-        if method != Method::GET && may_write.is_some_and(|may_write| !may_write()) {
-            return Err(Error::Fenced);
+        if method != Method::GET {
+            self.client.check_fence()?;
         }
         let now = std::time::Instant::now();
         let token = self.client.inner.credential.header(now)?;
         Ok(self.request(method, path, body, Some(token)))
     }
 
-    fn request(
+    pub(super) fn request(
         &self,
         method: Method,
         path: &str,
@@ -454,12 +464,17 @@ impl Node<'_> {
             answer
         };
         let done = timeout_at(Instant::now() + self.within, exchange).await;
+        self.in_time(done, sent).inspect_err(|error| {
+            if let Error::Unauthorized { .. } = error {
+                credential.doubt();
+            }
+        })
+    }
+
+    /// What came within the deadline, and what it means that nothing did.
+    pub(super) fn in_time<T>(&self, done: Result<Result<T>, Elapsed>, sent: bool) -> Result<T> {
         match done {
-            Ok(done) => done.inspect_err(|error| {
-                if let Error::Unauthorized { .. } = error {
-                    credential.doubt();
-                }
-            }),
+            Ok(done) => done,
             Err(_) if sent => Err(Error::Silent { after: self.within }),
             Err(_) => Err(Error::Unreachable(std::io::ErrorKind::TimedOut.into())),
         }
@@ -494,7 +509,7 @@ fn tls_connector(path: PathBuf) -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-fn sandbox_path(id: &ClaimId, rest: &str) -> String {
+pub(super) fn sandbox_path(id: &ClaimId, rest: &str) -> String {
     format!("/v1/sandboxes/{}{rest}", segment(id.as_str()))
 }
 
@@ -503,7 +518,7 @@ fn segment(text: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(text, UNRESERVED)
 }
 
-fn body(request: &impl Serialize) -> Bytes {
+pub(super) fn body(request: &impl Serialize) -> Bytes {
     serde_json::to_vec(request)
         .expect("strings, numbers and maps with string keys always encode")
         .into()

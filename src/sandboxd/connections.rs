@@ -151,7 +151,8 @@ impl Connections {
         }
     }
 
-    async fn connect(&self, node: &NodeAddress) -> io::Result<SendRequest<Full<Bytes>>> {
+    /// A connection beside those that are kept, which nothing bounds but its caller.
+    pub(super) async fn connect(&self, node: &NodeAddress) -> io::Result<SendRequest<Full<Bytes>>> {
         let stream = dial(node).await?;
         if !node.is_tls() {
             return handshake(stream).await;
@@ -234,7 +235,7 @@ where
         .map_err(io::Error::other)?;
     // Ends when the sender is dropped or the peer closes; what went wrong is told to the call in flight.
     tokio::spawn(async move {
-        let _ = connection.await;
+        let _ = connection.with_upgrades().await;
     });
     Ok(sender)
 }

@@ -9,6 +9,8 @@
 //! - Clocks of different machines are never compared, so the times of an answer are moved to our clock before anybody sees
 //!   them. How far a node's clock is off its answers say themselves, in `Date`; nobody asks for it, and within 5 s a clock is
 //!   right.
+//! - A call into a guest, which may last minutes, has a connection of its own. What comes of it is bounded as it comes: a guest
+//!   is nobody's to trust.
 //! - A call that changes a node names its [`NodeAddress`](crate::api::NodeAddress); who may be called is the caller's rule.
 
 mod answer;
@@ -18,16 +20,22 @@ mod clocks;
 mod connections;
 mod dated;
 mod error;
+mod frames;
+mod guest;
 mod token;
 mod wire;
 
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod hostile_guest_tests;
 
 pub use client::{Client, ClientOptions, Node};
 pub use clock::{ClockOffset, NodeTime};
 pub use connections::dial;
 pub use error::{Error, Result};
+pub use frames::{GuestEntry, GuestKind, GuestStat};
+pub use guest::{ExecReply, ExecRequest, Guest, GuestError, GuestFile, GuestRefusal, WriteError};
 pub use token::TokenSource;
 pub use wire::{
     CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, ForkRequest, Info,

@@ -96,7 +96,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn bearer(token: &str) -> Result<HeaderValue, String> {
+pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
     if token.is_empty() {
         return Err("the token is empty".to_owned());
     }
