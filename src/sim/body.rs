@@ -114,8 +114,8 @@ pub(super) struct EnvBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExecBody {
     pub(super) argv: Vec<String>,
-    #[serde(default, rename = "cwd")]
-    _cwd: String,
+    #[serde(default)]
+    pub(super) cwd: String,
     #[serde(default, rename = "env")]
     _env: BTreeMap<String, String>,
     #[serde(default)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use compact_str::CompactString;
 use jiff::Timestamp;
 
-use super::{Options, body::EnvVar};
+use super::{Options, body::EnvVar, files::Files};
 use crate::api::PoolKey;
 
 /// Milliseconds since the epoch, on the clock of the fleet.
@@ -147,6 +147,7 @@ pub(super) struct Extra {
     pub(super) env: BTreeMap<String, EnvVar>,
     pub(super) from_checkpoint: Option<Number>,
     pub(super) failed: Option<String>,
+    pub(super) files: Files,
 }
 
 impl Extra {
@@ -155,7 +156,8 @@ impl Extra {
         let empty = self.metadata.is_empty()
             && self.env.is_empty()
             && self.from_checkpoint.is_none()
-            && self.failed.is_none();
+            && self.failed.is_none()
+            && self.files.is_untouched();
         (!empty).then(|| Box::new(self))
     }
 }

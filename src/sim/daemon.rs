@@ -248,7 +248,7 @@ impl Daemon<'_> {
         let Some(record) = self.state.checkpoints.get(&checkpoint) else {
             return Ok(None);
         };
-        let key = record.key.clone();
+        let (key, files) = (record.key.clone(), record.files.clone());
         self.admit(owner, 1)?;
         let latency = self.options().latency.clone;
         self.state.counters.claims_clone += 1;
@@ -258,6 +258,7 @@ impl Daemon<'_> {
             env: body.env.clone(),
             from_checkpoint: Some(checkpoint),
             failed: None,
+            files,
         };
         let claim = Claim {
             on_expire: OnExpire::parse(&body.on_expire),

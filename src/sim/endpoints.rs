@@ -79,7 +79,7 @@ impl Call<'_> {
             Endpoint::PatchEnv => self.patch_env(),
             Endpoint::DeleteEnv => self.change_env(|env| env.clear()),
             Endpoint::InstanceMetadata => self.instance_metadata(),
-            Endpoint::Exec => self.exec(),
+            Endpoint::Exec => self.exec().await,
             Endpoint::Agent => self.agent(),
             Endpoint::Port => self.port(),
         }

@@ -1,6 +1,10 @@
-//! Endpoints that lead into the guest, which a simulated sandbox has not: each refuses as a daemon does that cannot reach it.
+//! Endpoints that lead into the guest: commands for a toy shell, and the guest's agent. There are no ports and no previews.
+
+use std::time::Duration;
 
 use http::{StatusCode, header};
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Generation, Refusal, auth,
@@ -8,7 +12,13 @@ use super::{
     claim::{Number, Phase},
     endpoints::{Answer, Call},
     reply::Reply,
+    shell::{Command, Run},
 };
+
+/// Bytes that a command may say.
+const MAX_OUTPUT: usize = 8 << 20;
+/// Commands without a limit end too: a simulation has nothing to do for years.
+const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl Call<'_> {
     /// No preview listener stands behind these nodes.
@@ -20,7 +30,7 @@ impl Call<'_> {
         Err(Refusal::with_status(StatusCode::NOT_IMPLEMENTED, text))
     }
 
-    pub(super) fn exec(&self) -> Answer {
+    pub(super) async fn exec(&self) -> Answer {
         let number = auth::sandbox(&self.daemon(), self.headers, self.id())?;
         let body: ExecBody = strict(self.body()?)?;
         if body.argv.is_empty() || body.timeout_seconds < 0 {
@@ -28,7 +38,57 @@ impl Call<'_> {
                 "argv is required and timeout_seconds not negative",
             ));
         }
-        self.no_guest(number)
+        self.check_directory(number, &body.cwd)?;
+        self.wake_guest(number)?;
+        let limit = match body.timeout_seconds {
+            0 => LONGEST,
+            seconds => Duration::from_secs(seconds.unsigned_abs()).min(LONGEST),
+        };
+        let run = timeout_at(Instant::now() + limit, self.run(number, &body.argv)).await;
+        let too_long = |_| Refusal::with_status(StatusCode::GATEWAY_TIMEOUT, "exec timed out");
+        let run = run.map_err(too_long)??;
+        if run.stdout.len() + run.stderr.len() > MAX_OUTPUT {
+            let text = "output over 8 MiB";
+            return Err(Refusal::with_status(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        Ok(Reply::json(&json!({
+            "exit_code": run.exit_code,
+            "stdout": String::from_utf8_lossy(&run.stdout),
+            "stderr": String::from_utf8_lossy(&run.stderr),
+        })))
+    }
+
+    /// What a shell makes of its `-c`, and anybody else of its arguments.
+    async fn run(&self, number: Number, argv: &[String]) -> Result<Run, Refusal> {
+        let commands = match argv {
+            [shell, flag, line] if flag == "-c" && shell.ends_with("sh") => Command::parse(line),
+            argv => Ok(vec![Command::of_words(argv)]),
+        };
+        let commands = match commands {
+            Ok(commands) => commands,
+            Err(sign) => return Ok(Run::unreadable(&sign)),
+        };
+        let mut run = Run::default();
+        for command in &commands {
+            if !run.reaches(command) {
+                continue;
+            }
+            tokio::time::sleep(command.takes()).await;
+            let mut daemon = self.daemon();
+            let now = daemon.now.0 / 1_000;
+            let files = &mut daemon.claim_of(number)?.extra_mut().files;
+            run.step(command, files, now);
+        }
+        Ok(run)
+    }
+
+    fn check_directory(&self, number: Number, directory: &str) -> Result<(), Refusal> {
+        let mut daemon = self.daemon();
+        let claim = daemon.claim_of(number)?;
+        let files = claim.extra.as_ref().map(|extra| extra.files.clone());
+        let found = files.unwrap_or_default().list(directory);
+        let refused = |_| Refusal::bad("the guest cannot start the command there");
+        found.map(drop).map_err(refused)
     }
 
     pub(super) fn agent(&self) -> Answer {
@@ -37,7 +97,8 @@ impl Call<'_> {
             return Ok(upgrade_required("silkd"));
         }
         let number = auth::sandbox(&self.daemon(), self.headers, self.id())?;
-        self.no_guest(number)
+        self.wake_guest(number)?;
+        Ok(Reply::into_guest(number))
     }
 
     pub(super) fn port(&self) -> Answer {
@@ -49,7 +110,9 @@ impl Call<'_> {
             return Err(Refusal::bad("invalid port"));
         }
         let number = self.sandbox_or_root()?;
-        self.no_guest(number)
+        self.check_not_failed(number)?;
+        let text = "nothing listens there: the sandbox is simulated";
+        Err(Refusal::with_status(StatusCode::BAD_GATEWAY, text))
     }
 
     fn upgrades_to(&self, protocol: &str) -> bool {
@@ -57,14 +120,18 @@ impl Call<'_> {
         value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
     }
 
-    /// A simulated sandbox has no guest, and a daemon that cannot reach the guest says so.
-    fn no_guest(&self, number: Number) -> Answer {
+    /// Whoever comes with the sandbox's own token finds it running.
+    fn wake_guest(&self, number: Number) -> Result<(), Refusal> {
+        self.check_not_failed(number)?;
+        self.daemon().wake(number)
+    }
+
+    fn check_not_failed(&self, number: Number) -> Result<(), Refusal> {
         let failed = self.daemon().claim_of(number)?.phase == Phase::Failed;
-        if failed && self.generation() >= Generation::C {
-            return Err(Refusal::conflict("sandbox has failed"));
+        match failed && self.generation() >= Generation::C {
+            true => Err(Refusal::conflict("sandbox has failed")),
+            false => Ok(()),
         }
-        let text = "guest unreachable: the sandbox is simulated";
-        Err(Refusal::with_status(StatusCode::BAD_GATEWAY, text))
     }
 }
 

@@ -183,7 +183,9 @@ impl Daemon<'_> {
         if !name.is_empty() {
             check_name(name)?;
         }
-        let key = self.copyable(number)?.key.clone();
+        let claim = self.copyable(number)?;
+        let files = claim.extra.as_ref().map(|extra| extra.files.clone());
+        let key = claim.key.clone();
         if self.state.checkpoints.len() >= MAX_CHECKPOINTS {
             return Err(Refusal::failed("checkpoint failed"));
         }
@@ -194,6 +196,7 @@ impl Daemon<'_> {
             key,
             tenant: owner.name(self.options()).map(str::to_owned),
             created_at: self.now,
+            files: files.unwrap_or_default(),
         };
         let record = record(taken, &checkpoint);
         self.state.checkpoints.insert(taken, checkpoint);

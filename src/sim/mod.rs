@@ -4,8 +4,11 @@
 //! credentials, statuses and bodies; what stands behind it is bookkeeping. It misbehaves on request ([`Fault`]), remembers
 //! what it was asked ([`Request`]) and what became of its VMs ([`JournalEntry`]), and publishes its `NodeInventory` ([`Publisher`]).
 //!
-//! What is not simulated: there is no guest, so `exec`, `agent` and `ports` end in the daemon's 502 for an unreachable one,
-//! and `preview` in its 501; nodes have no volumes; `idle_hibernate_seconds` and the archive times of a pool are checked but
+//! A guest is a tree of files in memory, with a toy shell for `exec` and an agent for `agent` that writes and reads them. Forks
+//! and sandboxes that start from a checkpoint have the files of what they are copies of.
+//!
+//! What is not simulated: programs, so that nothing is ever run and nothing listens, and `ports` ends in the daemon's 502;
+//! `preview`, which ends in its 501; nodes have no volumes; `idle_hibernate_seconds` and the archive times of a pool are checked but
 //! nothing happens after them. The routes for tenants, for attaching volumes and for the transfer of checkpoints between
 //! nodes are missing, as on a daemon that does not have them.
 //!
@@ -19,6 +22,7 @@ mod daemon;
 mod endpoints;
 mod error;
 mod faults;
+mod files;
 mod fleet;
 mod guest;
 mod handle;
@@ -34,10 +38,14 @@ mod reply;
 mod routes;
 mod server;
 mod settings;
+mod shell;
+mod silkd;
 mod size;
 mod state;
 mod world;
 
+#[cfg(test)]
+mod guest_wire_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

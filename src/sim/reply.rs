@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
+use super::claim::Number;
 use crate::api::PoolKey;
 
 /// A request that the node does not do, with the status and the text that it gives.
@@ -62,6 +63,8 @@ pub(super) struct Reply {
     pub(super) content_type: Option<&'static str>,
     pub(super) location: Option<String>,
     pub(super) upgrade: Option<&'static str>,
+    /// Whose agent is spoken to from now on.
+    pub(super) guest: Option<Number>,
     pub(super) body: Bytes,
 }
 
@@ -84,6 +87,14 @@ impl Reply {
         let kind = "text/plain; version=0.0.4; charset=utf-8";
         Self::raw(StatusCode::OK, Some(kind), text)
     }
+    /// The end of HTTP, and the beginning of what the agent of this sandbox speaks.
+    pub(super) fn into_guest(number: Number) -> Self {
+        Self {
+            upgrade: Some("silkd"),
+            guest: Some(number),
+            ..Self::raw(StatusCode::SWITCHING_PROTOCOLS, None, Bytes::new())
+        }
+    }
     pub(super) fn raw(
         status: StatusCode,
         content_type: Option<&'static str>,
@@ -94,6 +105,7 @@ impl Reply {
             content_type,
             location: None,
             upgrade: None,
+            guest: None,
             body: body.into(),
         }
     }

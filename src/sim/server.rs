@@ -22,6 +22,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use jiff::fmt::rfc2822::DateTimePrinter;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, watch},
@@ -31,11 +32,12 @@ use tokio::{
 use super::{
     FaultKind, Refusal,
     body::MAX_BODY,
-    claim::Millis,
+    claim::{Millis, Number},
     endpoints::Call,
     log::Outcome,
     reply::{Redirect, Reply},
     routes::route,
+    silkd::Silkd,
     world::{Gate, World},
 };
 
@@ -128,14 +130,31 @@ struct Broken;
 async fn connection(world: &World, index: usize, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut gate = world.nodes[index].gate.subscribe();
-    let reset = AtomicBool::new(false);
-    let service = service_fn(|request| Box::pin(respond(world, index, request, &reset)));
+    let (reset, guest) = (AtomicBool::new(false), Mutex::new(None));
+    let service = service_fn(|request| Box::pin(respond(world, index, request, &reset, &guest)));
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         _ = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
         _ = wait_for(&mut gate, |gate| gate != Gate::Up) => {}
     }
-    let stream = connection.into_parts().io.into_inner();
+    let parts = connection.into_parts();
+    let (stream, read) = (parts.io.into_inner(), parts.read_buf);
+    let guest = guest.lock().take();
+    if let Some(number) = guest {
+        let silkd = Silkd {
+            world,
+            index,
+            number,
+            stream,
+            early: read.into(),
+        };
+        // Its client sees that the connection ends, whatever the reason.
+        tokio::select! {
+            _ = silkd.serve() => {}
+            _ = wait_for(&mut gate, |gate| gate != Gate::Up) => {}
+        }
+        return;
+    }
     if reset.load(Ordering::Relaxed) {
         // Closed with nothing to linger for, the kernel sends RST instead of FIN.
         let _ = stream.set_zero_linger();
@@ -147,6 +166,7 @@ async fn respond(
     index: usize,
     request: Request<Incoming>,
     reset: &AtomicBool,
+    guest: &Mutex<Option<Number>>,
 ) -> Result<Response<ReplyBody>, Broken> {
     let (head, incoming) = request.into_parts();
     let body = read(incoming).await.map_err(|_| Broken)?;
@@ -161,6 +181,7 @@ async fn respond(
     let Some(fault) = fault else {
         let reply = work.await;
         entered.end(Outcome::Status(reply.status.as_u16()));
+        *guest.lock() = reply.guest;
         return Ok(dated(response(reply, Shape::Whole), world.now(index)));
     };
     let name = fault.name();
@@ -295,6 +316,9 @@ fn response(reply: Reply, shape: Shape) -> Response<ReplyBody> {
     }
     if let Some(protocol) = reply.upgrade {
         headers.insert(header::UPGRADE, HeaderValue::from_static(protocol));
+        if reply.guest.is_some() {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        }
     }
     if let Some(location) = reply.location.and_then(|text| text.try_into().ok()) {
         headers.insert(header::LOCATION, location);

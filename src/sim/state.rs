@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{
     claim::{Claim, Millis, Number, OnExpire, Phase},
+    files::Files,
     journal::{Journal, JournalEvent},
 };
 use crate::api::PoolKey;
@@ -107,6 +108,7 @@ pub(super) struct Checkpoint {
     pub(super) key: Arc<PoolKey>,
     pub(super) tenant: Option<String>,
     pub(super) created_at: Millis,
+    pub(super) files: Files,
 }
 
 impl State {

@@ -17,7 +17,12 @@ use super::{FIELD_MANAGER, Fleet, Generation, Options, Planted, Publisher};
 use crate::api::{NodeAddress, PoolKey, Token};
 
 /// Status, head and body of the answer to one request on a connection of its own.
-async fn raw(address: &str, line: &str, headers: &str, body: &str) -> (u16, String, String) {
+pub(super) async fn raw(
+    address: &str,
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let length = body.len();
     let request = format!(
@@ -37,12 +42,12 @@ async fn raw(address: &str, line: &str, headers: &str, body: &str) -> (u16, Stri
     )
 }
 
-struct Wire {
-    fleet: Fleet,
+pub(super) struct Wire {
+    pub(super) fleet: Fleet,
 }
 
 impl Wire {
-    async fn start(generation: Generation, api_token: Option<&str>) -> Self {
+    pub(super) async fn start(generation: Generation, api_token: Option<&str>) -> Self {
         let options = Options {
             nodes: 1,
             generation,
@@ -54,12 +59,19 @@ impl Wire {
         }
     }
 
-    fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         self.fleet.nodes()[0].address().authority()
     }
 
     /// Sends a request with a bearer (none if empty) and compares status and body.
-    async fn says(&self, line: &str, bearer: &str, body: &str, status: u16, expected: &str) {
+    pub(super) async fn says(
+        &self,
+        line: &str,
+        bearer: &str,
+        body: &str,
+        status: u16,
+        expected: &str,
+    ) {
         let headers = match bearer {
             "" => String::new(),
             bearer => format!("authorization: Bearer {bearer}\r\n"),
@@ -68,7 +80,7 @@ impl Wire {
         assert_eq!((got, answer.as_str()), (status, expected), "{line}");
     }
 
-    fn plant(&self, claim_ref: &str) -> (String, String) {
+    pub(super) fn plant(&self, claim_ref: &str) -> (String, String) {
         let node = &self.fleet.nodes()[0];
         let id = node.plant(Planted::new(claim_ref, mk_key()));
         let token = node.token_of(&id).unwrap();
@@ -287,38 +299,6 @@ async fn rows_are_filtered_by_reference_and_metadata() {
     for bad in ["metadata=team", "metadata==x", "metadata=a=1&metadata=a=2"] {
         assert_eq!(count(bad).await, (400, None), "{bad}");
     }
-}
-
-#[tokio::test]
-async fn a_guest_that_is_not_there_is_unreachable() {
-    let wire = Wire::start(Generation::B, Some("root")).await;
-    let (id, token) = wire.plant("d/a");
-    let bearer = format!("authorization: Bearer {token}\r\n");
-    let agent = format!("GET /v1/sandboxes/{id}/agent");
-    let (status, head, _) = raw(&wire.address(), &agent, &bearer, "").await;
-    assert!(status == 426 && head.contains("upgrade: silkd"), "{head}");
-    let upgrade = format!("{bearer}upgrade: SILKD\r\n");
-    assert_eq!(raw(&wire.address(), &agent, &upgrade, "").await.0, 502);
-    let exec = format!("POST /v1/sandboxes/{id}/exec");
-    for (body, status) in [
-        (r#"{"argv":["ls"]}"#, 502),
-        (r#"{"argv":[]}"#, 400),
-        (r#"{"argv":["ls"],"x":1}"#, 400),
-    ] {
-        assert_eq!(
-            raw(&wire.address(), &exec, &bearer, body).await.0,
-            status,
-            "{body}"
-        );
-    }
-    wire.says(
-        &exec,
-        "root",
-        r#"{"argv":["ls"]}"#,
-        404,
-        r#"{"error":"unknown sandbox"}"#,
-    )
-    .await;
 }
 
 #[tokio::test]
