@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Status, options::Selectors, route::ResourceRequest};
+use super::{Matter, Status, options::Selectors, route::ResourceRequest};
 use crate::{
     auth::{
         Attributes, Authorizer, Decision, Identity, ImpersonationError, Origin, ResourceAttributes,
@@ -48,6 +48,16 @@ impl Access {
         };
         self.check_as(Origin::Direct, &Attributes::Resource(create))
             .await
+    }
+
+    /// Whether the caller may have what an annex has. Asked afresh even of a proxied request: kube-apiserver has asked about
+    /// another path.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub(super) async fn check_annex(&self, matter: &Matter) -> Result<(), Status> {
+        let attributes = Attributes::Resource(matter.attributes());
+        self.check_as(Origin::Direct, &attributes).await
     }
 
     async fn check_as(&self, origin: Origin, attributes: &Attributes<'_>) -> Result<(), Status> {

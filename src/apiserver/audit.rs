@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use uuid::Uuid;
 
 use super::{
-    Body, Definition,
+    Body, Definition, Matter,
     metrics::Subject,
     route::{ResourceRequest, SCALE, STATUS},
 };
@@ -32,6 +32,8 @@ pub(super) struct Progress {
     impersonated: Option<Arc<UserInfo>>,
     namespace: String,
     name: String,
+    /// What an annex does, where the verb is always the same.
+    action: Option<&'static str>,
 }
 
 /// How far a request has come.
@@ -59,6 +61,7 @@ impl Progress {
             impersonated: None,
             namespace: String::new(),
             name: String::new(),
+            action: None,
         }
     }
 
@@ -82,6 +85,18 @@ impl Progress {
         };
         self.namespace.clone_from(&target.namespace);
         self.name.clone_from(&target.name);
+    }
+
+    /// Notes what a request to an annex is about. Of what it says no more than that is logged.
+    pub(super) fn about_annex(&mut self, matter: &Matter) {
+        self.subject = Subject {
+            verb: Matter::VERB.as_str(),
+            resource: matter.resource.to_owned(),
+            subresource: matter.subresource.to_owned(),
+        };
+        self.namespace.clone_from(&matter.namespace);
+        self.name.clone_from(&matter.name);
+        self.action = Some(matter.action);
     }
 
     /// Notes who asks.
@@ -133,7 +148,7 @@ impl Drop for Progress {
             groups = caller.map(|user| tracing::field::debug(&user.groups)),
             impersonated_user = impersonated.map(|user| user.name.as_str()),
             impersonated_groups = impersonated.map(|user| tracing::field::debug(&user.groups)),
-            verb, resource, subresource, namespace = self.namespace, name = self.name,
+            verb, resource, subresource, namespace = self.namespace, name = self.name, action = self.action,
             code, seconds = self.took().as_secs_f64(),
         );
     }

@@ -16,10 +16,17 @@ use super::{Status, negotiate::MediaType};
 /// kube-apiserver.
 pub(super) const STREAMED_FROM: usize = 128 << 10;
 
-/// A stream that broke off; the client sees the connection reset and not a short answer.
+/// A body that broke off: that of an answer, whose client sees the connection reset and not a short answer, or of a request.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer cannot be finished: {0}")]
-pub struct Interrupted(pub(super) String);
+#[error("{0}")]
+pub struct Interrupted(String);
+
+impl Interrupted {
+    /// For this reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
 
 /// The body of an answer.
 pub struct Body(Content);

@@ -47,7 +47,7 @@ impl Entrance {
     /// Answers a request.
     pub async fn handle<B>(self, connection: Arc<Connection>, request: Request<B>) -> Response<Body>
     where
-        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display,
     {
         match self.server.get() {

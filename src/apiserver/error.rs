@@ -191,7 +191,7 @@ impl Status {
     }
 
     /// 405 MethodNotAllowed for a method that no resource knows.
-    pub(super) fn method_unknown(method: &str) -> Self {
+    pub fn method_unknown(method: &str) -> Self {
         let message = format!("the server does not know the method {method:?}");
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
@@ -227,6 +227,15 @@ impl Status {
         Self::new(StatusCode::CONFLICT, "Conflict", message).of(definition, name)
     }
 
+    /// 409 Conflict about an object that is named by its kind alone.
+    pub fn other_conflict(kind: &str, name: &str, reason: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {reason}");
+        let mut status = Self::new(StatusCode::CONFLICT, "Conflict", message);
+        status.0.details.kind = kind.to_owned();
+        status.0.details.name = name.to_owned();
+        status
+    }
+
     /// 409 Conflict: the object is not the one that a deletion's preconditions name. The text names the kind, as
     /// kube-apiserver's does.
     pub(super) fn precondition_failed(definition: &Definition, name: &str, reason: &str) -> Self {
@@ -255,6 +264,15 @@ impl Status {
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestEntityTooLarge",
             format!("Request entity too large: limit is {limit}"),
+        )
+    }
+
+    /// 413 RequestEntityTooLarge, of something that is not the request's body.
+    pub fn over_limit(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            message,
         )
     }
 
@@ -338,6 +356,11 @@ impl Status {
             "InternalError",
             format!("Internal error occurred: {message}"),
         )
+    }
+
+    /// 502 of somebody whose answer was needed for this one. Kubernetes has no reason of its own for it.
+    pub fn bad_gateway(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "InternalError", message)
     }
 
     /// 503 ServiceUnavailable.

@@ -6,8 +6,11 @@
 //!
 //! A request passes, in this order: audit id, routing, authentication, impersonation, the limit of requests in flight,
 //! authorization, the body, the verb. Discovery and OpenAPI are bytes made once at the start.
+//!
+//! What is no API but needs the same callers and rights is an [`Annex`], below a path of its own.
 
 mod access;
+mod annex;
 mod audit;
 mod body;
 mod context;
@@ -31,6 +34,7 @@ mod transform;
 mod verbs;
 mod websocket;
 
+pub use annex::{Annex, Matter, RequestBody};
 pub use body::{Body, Interrupted};
 pub use context::Context;
 pub use entrance::Entrance;

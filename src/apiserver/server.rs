@@ -15,8 +15,10 @@ use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ApiMetrics, Body, Context, Definition, GoawayChance, Resource, Status,
+    Annex, ApiMetrics, Body, Context, Definition, GoawayChance, Interrupted, RequestBody, Resource,
+    Status,
     access::{Access, attributes, impersonation_refused},
+    annex,
     audit::{Progress, finish},
     body::status_response,
     discovery::Discovery,
@@ -89,6 +91,7 @@ pub struct ApiServer {
     counters: ApiMetrics,
     limits: Limits,
     endpoints: Vec<Box<dyn Endpoint>>,
+    annexes: Vec<Box<dyn Annex>>,
     discovery: Discovery,
     openapi: OpenApi,
     /// Whether it served once: from then on discovery is served whatever happens, since clients take a missing
@@ -133,6 +136,7 @@ impl ApiServer {
             counters,
             limits: Limits::default(),
             endpoints,
+            annexes: Vec::new(),
             discovery,
             openapi,
             started: AtomicBool::new(false),
@@ -146,7 +150,17 @@ impl ApiServer {
     pub fn with<R: Resource>(self, resource: Arc<R>) -> schema::Result<Self> {
         let mut endpoints = self.endpoints;
         endpoints.push(Box::new(Served(resource)));
-        Self::new(self.parts, self.counters, endpoints)
+        Ok(Self {
+            annexes: self.annexes,
+            ..Self::new(self.parts, self.counters, endpoints)?
+        })
+    }
+
+    /// The same server with something beside the API.
+    #[must_use]
+    pub fn beside(mut self, annex: impl Annex) -> Self {
+        self.annexes.push(Box::new(annex));
+        self
     }
 
     /// Answers a request.
@@ -156,7 +170,7 @@ impl ApiServer {
         request: Request<B>,
     ) -> Response<Body>
     where
-        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display,
     {
         let mut progress = Progress::of(&request);
@@ -186,7 +200,7 @@ impl ApiServer {
         progress: &mut Progress,
     ) -> Result<Response<Body>, Status>
     where
-        B: http_body::Body<Data = Bytes> + Send + Unpin,
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display,
     {
         let (mut head, body) = request.into_parts();
@@ -194,6 +208,10 @@ impl ApiServer {
         if version != Version::HTTP_11 || head.method != Method::GET {
             // Means nothing there. Behind this point it is the wish to go on in another protocol.
             head.headers.remove(header::UPGRADE);
+        }
+        if let Some(annex) = annex::find(&self.annexes, head.uri.path()) {
+            let request = Request::from_parts(head, body);
+            return self.beside_api(annex, connection, request, progress).await;
         }
         let query_text = head.uri.query().unwrap_or_default();
         let query = Query::parse(query_text)?;
@@ -227,6 +245,53 @@ impl ApiServer {
                     .await
             }
         }
+    }
+
+    /// A request to an annex.
+    async fn beside_api<B>(
+        &self,
+        annex: &dyn Annex,
+        connection: &Connection,
+        request: Request<B>,
+        progress: &mut Progress,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: std::fmt::Display,
+    {
+        let (mut head, body) = request.into_parts();
+        match annex.matter(&head)? {
+            Some(matter) => {
+                let version = head.version;
+                let identity = self
+                    .identify(&mut head.headers, version, connection, progress)
+                    .await?;
+                if identity.user.is_anonymous() {
+                    return Err(Status::unauthorized());
+                }
+                progress.about_annex(&matter);
+                let access = self.access(identity);
+                let privileged = access.user().is_in("system:masters");
+                // Held while others are asked, as for any request, and not while the annex works.
+                let place = self.limits.enter(Verb::Get, privileged)?;
+                access.check_annex(&matter).await?;
+                drop(place);
+                progress.authorized();
+            }
+            None if shows_nothing(&head.headers, connection) => let_go(head.version, connection),
+            None => {}
+        }
+        if self.parts.shutdown.is_cancelled() {
+            let ending = Status::unavailable("the server is ending");
+            return Err(ending.retry_after(SHUTDOWN_RETRY_SECONDS));
+        }
+        if !self.parts.readiness.serves() {
+            let text = "the server is not ready: it does not know all nodes yet";
+            return Err(Status::unavailable(text).retry_after(1));
+        }
+        let body = body.map_err(|error| Interrupted::new(error.to_string()));
+        let body = RequestBody::new(body);
+        annex.serve(Request::from_parts(head, body)).await
     }
 
     /// Who asks, and on whose behalf.

@@ -57,6 +57,7 @@ impl Delivery {
             false => answer,
         };
         match answer.body().length() {
+            _ if is_opaque(answer.headers()) => answer,
             Some(length) if length <= STREAMED_FROM => answer,
             _ if self.gzip => compressed(answer, Gzip::new()),
             _ => varied(answer),
@@ -87,6 +88,12 @@ fn without_body(mut answer: Response<Body>) -> Response<Body> {
             .insert(header::CONTENT_LENGTH, length.into());
     }
     answer.map(|_| Body::empty())
+}
+
+/// Bytes of which nothing is known, which are sent as they are: most files that are worth it are compressed already.
+fn is_opaque(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind == "application/octet-stream")
 }
 
 fn is_plain_json(headers: &HeaderMap) -> bool {

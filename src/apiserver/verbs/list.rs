@@ -80,7 +80,7 @@ pub(super) async fn list<R: Resource>(
         }
         match lister.chunk().await {
             Ok(bytes) => Some((Ok(Bytes::from(bytes)), Some(lister))),
-            Err(expired) => Some((Err(Interrupted(expired.to_string())), None)),
+            Err(expired) => Some((Err(Interrupted::new(expired.to_string())), None)),
         }
     });
     let chunks = futures::stream::once(async move { Ok(Bytes::from(first)) });
