@@ -15,7 +15,7 @@
 //! | `store` | a versioned store: version chains, change log, pages, watch cursors | `meta` |
 //! | `schema` | structural schemas: pruning, defaults, validation, OpenAPI documents, CRDs | `meta` |
 //! | `managed` | field ownership: managedFields, server-side apply, what an update owns | `meta` `schema` |
-//! | `sandboxd` | the node daemon's HTTP API: its JSON, the client, how far a node's clock is off | `api` `meta` |
+//! | `sandboxd` | the node daemon's HTTP API and its guests' agent: their JSON, the client, how far a node's clock is off | `api` `meta` |
 //! | `fleet` | the index: what the nodes say and what we did, merged into sandboxes | `api` `meta` `store` |
 //! | `snapshots` | the index of checkpoints, and the questions that keep it | `api` `meta` `store` `fleet` `sandboxd` |
 //! | `auth` | who calls and what they may: front proxy, certificates, tokens, access reviews | `meta` `serving` |
@@ -32,6 +32,7 @@
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` `sequencer` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
 //! | `resources` | what is served with it: sandboxes, their subresources, snapshots | `api` `meta` `store` `schema` `fleet` `snapshots` `admission` `gateway` `apiserver` |
+//! | `dataplane` | commands and files of sandboxes, by the routes of the SDKs' router | `api` `meta` `store` `fleet` `gateway` `sandboxd` `apiserver` |
 //! | `sim` | the node daemon for tests and demos | `api` `meta` `serving` `sandboxd` |
 //! | `cli` | a file a subcommand: wiring only | every room |
 //!
@@ -49,6 +50,7 @@ pub mod certificate;
 pub mod claims;
 pub mod cli;
 pub mod controller;
+pub mod dataplane;
 pub mod feed;
 pub mod fleet;
 pub mod gateway;

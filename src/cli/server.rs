@@ -5,7 +5,7 @@
 //! | Moment | What ends | At most |
 //! |---|---|---|
 //! | `asked`: a signal, a task that panicked, the Lease lost | readiness; controllers; waiting for the Lease and for the records of the ledger | `--shutdown-delay-seconds` |
-//! | `closing` | new requests (429) and watches; the gateway's own tasks: debts, renewals, questions after lost answers | 20 s |
+//! | `closing` | new requests (429) and watches; the gateway's own tasks: debts, renewals, questions after lost answers; 15 s later commands and files in sandboxes | 20 s |
 //! | `ending` | the listener: no new connection, and the open ones as soon as they are answered | 30 s |
 //! | `served`: every answer is given | the inventory with its feeds, over which a write's user part reaches its node; the agents of `dev` | |
 //!
@@ -23,6 +23,7 @@ use crate::{
     admission::{Namespaces, Quotas},
     apiserver::{Builder, Entrance, GoawayChance, ProductInfo},
     auth::{Authenticator, Authorizer},
+    dataplane::{DataPlane, DataPlaneMetrics},
     feed::Credential,
     fleet::Fleet,
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
@@ -131,10 +132,16 @@ impl Process {
         };
         let snapshots = snapshot_definition().context("describing the resources")?;
         let snapshots = SandboxSnapshots::new(snapshots, fleet.clone(), gateway.clone());
+        let data_plane = DataPlane::new(
+            fleet.clone(),
+            gateway.clone(),
+            DataPlaneMetrics::register(&self.metrics),
+            self.closing.clone(),
+        );
         let server = builder.serve(Arc::new(Sandboxes::new(definition, fleet, gateway)));
         let server = server.and_then(|server| server.with(Arc::new(snapshots)));
-        self.entrance
-            .open(server.context("building the API documents")?);
+        let server = server.context("building the API documents")?;
+        self.entrance.open(server.beside(data_plane));
         Ok(())
     }
 

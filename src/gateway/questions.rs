@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The node knows nothing of a sandbox whose lease is over.
-fn check_alive(sandbox: &Sandbox) -> Result<()> {
+pub(super) fn check_alive(sandbox: &Sandbox) -> Result<()> {
     match sandbox.phase {
         Phase::Expired => Err(conflict("the sandbox has expired")),
         _ => Ok(()),
@@ -40,7 +40,7 @@ impl Gateway {
         found.token.ok_or_else(none)
     }
 
-    async fn answered<T>(
+    pub(super) async fn answered<T>(
         &self,
         sandbox: &Sandbox,
         address: &NodeAddress,

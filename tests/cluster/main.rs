@@ -20,6 +20,7 @@ mod components;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod control_plane;
+mod dataplane;
 mod dev;
 mod elsewhere;
 mod etcd;

@@ -37,6 +37,7 @@ async fn user_roles_grow_from_view_to_admin() {
         ("create", "sandboxes/resume", [false, true, true]),
         ("create", "sandboxes/fork", [false, true, true]),
         ("create", "sandboxes/snapshot", [false, true, true]),
+        ("create", "sandboxes/exec", [false, true, true]),
         ("create", "sandboxes/token", [false, false, true]),
         ("create", "sandboxes/promote", [false, false, false]),
         ("watch", "sandboxsnapshots", [true, true, true]),

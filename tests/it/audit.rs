@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tracing::subscriber::DefaultGuard;
 
 use crate::{
-    harness::{ALICE, until},
+    harness::{ALICE, Cluster, mk_node, until},
     widgets::{WIDGETS, Workshop},
 };
 
@@ -135,4 +135,39 @@ async fn a_client_that_hangs_up_leaves_a_line() {
             None
         )
     );
+}
+
+#[tokio::test]
+async fn of_a_command_its_sandbox_is_named_and_no_word_of_it() {
+    let (journal, _guard) = Journal::open();
+    let cluster = Cluster::start(mk_node(2)).await;
+    cluster.create("box").await;
+    let headers = [("x-sandbox-id", "box")];
+    let command = json!({"command": "echo confidential"}).to_string();
+    let ran = cluster
+        .client
+        .request("POST", "/sandbox-router/execute", &headers, command);
+    assert_eq!(ran.await.code(), 200);
+    let path = "/sandbox-router/exists/confidential";
+    cluster.client.request("GET", path, &headers, "").await;
+
+    let lines = journal.about("box");
+    let (commands, others): (Vec<_>, Vec<_>) = lines
+        .iter()
+        .filter(|line| line["subresource"] == "exec")
+        .partition(|line| line["action"] == "execute");
+    assert_eq!((commands.len(), others.len()), (1, 1), "{lines:#?}");
+    assert_eq!(others[0]["action"], "exists");
+    let line = commands[0];
+    for (field, value) in [
+        ("user", "admin"),
+        ("verb", "create"),
+        ("resource", "sandboxes"),
+        ("namespace", "default"),
+        ("stage", "answered"),
+    ] {
+        assert_eq!(line[field], value, "{line}");
+    }
+    let text = String::from_utf8(journal.0.lock().clone()).unwrap();
+    assert!(!text.contains("confidential"), "{text}");
 }

@@ -15,6 +15,7 @@ use sandbox_apiserver::{
     api::Token,
     apiserver::{ApiServer, Builder, Entrance, GoawayChance, ProductInfo},
     auth::{Authenticator, Authorizer, UserInfo},
+    dataplane::{DataPlane, DataPlaneMetrics},
     fleet::{Fleet, HealthLimits},
     gateway::{Gateway, GatewayMetrics, GatewayOptions},
     inventory::{Inventory, InventoryMetrics, Options, Publication, Source, Update},
@@ -221,7 +222,14 @@ impl Cluster {
         let definition = snapshot_definition().unwrap();
         let snapshots = SandboxSnapshots::new(definition, fleet.clone(), gateway.clone());
         let server = door.builder().serve(sandboxes.clone()).unwrap();
-        door.serve(server.with(Arc::new(snapshots)).unwrap());
+        let data_plane = DataPlane::new(
+            fleet.clone(),
+            gateway.clone(),
+            DataPlaneMetrics::register(&door.metrics),
+            door.closing.clone(),
+        );
+        let server = server.with(Arc::new(snapshots)).unwrap();
+        door.serve(server.beside(data_plane));
 
         let (inventories_tx, inventories) = mpsc::channel(16);
         let (_, no_nodes) = mpsc::channel(1);

@@ -13,6 +13,7 @@ mod auth;
 mod clocks;
 mod crds;
 mod create;
+mod dataplane;
 mod delete;
 mod deletecollection;
 mod discovery;

@@ -2,6 +2,9 @@
 // controller of controller-runtime. It knows no type of the server's.
 //
 //	go-client NAMESPACE
+//	go-client data-plane NAMESPACE SANDBOX URL CA
+//
+// The second form asks for commands and files of a sandbox, with the token in TOKEN.
 //
 // It prints `ok NAME` for each check and ends with 1 at the first that fails. After the line `restart` it waits for a line
 // on its standard input, so that the server can be restarted under its informers.
@@ -49,12 +52,16 @@ type suite struct {
 }
 
 func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if len(os.Args) > 2 && os.Args[1] == "data-plane" {
+		dataPlane(ctx, os.Args[2:])
+		return
+	}
 	if len(os.Args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: go-client NAMESPACE")
 		os.Exit(2)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
 	s, err := newSuite(os.Args[1])
 	if err != nil {
 		fail("set-up", err)

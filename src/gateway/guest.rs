@@ -1,0 +1,85 @@
+//! Into a running sandbox: commands and the guest's agent, under the sandbox's own credential.
+
+use std::time::Duration;
+
+use super::{Gateway, Result, lifecycle::conflict, questions::check_alive};
+use crate::{
+    api::{NodeAddress, Token},
+    fleet::{Phase, Sandbox},
+    sandboxd::{self, ExecReply, ExecRequest, Guest},
+};
+
+/// A daemon that is asked to do something in a paused sandbox wakes it, and the object would go on to say Suspended.
+const PAUSED: &str = "the sandbox is suspended: resume it first";
+
+/// What opens a sandbox. Asked for with each call, and kept no longer.
+#[derive(Debug)]
+pub struct Entry {
+    address: NodeAddress,
+    token: Token,
+}
+
+impl Gateway {
+    /// What opens a sandbox that runs, as its node says now.
+    ///
+    /// # Errors
+    /// See [`super::Error`]; a conflict when the sandbox does not run. It is not woken.
+    pub async fn entry(&self, sandbox: &Sandbox) -> Result<Entry> {
+        check_alive(sandbox)?;
+        match sandbox.phase {
+            Phase::Failed => return Err(conflict("the sandbox has failed")),
+            phase if phase.is_suspended() => return Err(conflict(PAUSED)),
+            _ => {}
+        }
+        let address = self.address_of(sandbox)?;
+        let answer = self.daemon(&address).sandbox(&sandbox.claim).await;
+        let found = self.answered(sandbox, &address, "entry", answer).await?;
+        if found.row.hibernated || found.row.archived {
+            return Err(conflict(PAUSED));
+        }
+        let none = || conflict("the node gives no credential: it has no API token");
+        let token = found.token.ok_or_else(none)?;
+        Ok(Entry { address, token })
+    }
+
+    /// Runs a command to its end, which has to come `within` so long. Never repeated.
+    ///
+    /// # Errors
+    /// See [`super::Error`]; [`super::Error::OutcomeUnknown`] also when it took too long.
+    pub async fn exec(
+        &self,
+        sandbox: &Sandbox,
+        entry: &Entry,
+        request: &ExecRequest,
+        within: Duration,
+    ) -> Result<ExecReply> {
+        let daemon = self.inner.daemons.node(&entry.address, within);
+        let answer = daemon.exec(&sandbox.claim, &entry.token, request).await;
+        self.let_in(sandbox, entry, "exec", answer).await
+    }
+
+    /// A connection to the guest's agent, for one request.
+    ///
+    /// # Errors
+    /// See [`super::Error`].
+    pub async fn guest(&self, sandbox: &Sandbox, entry: &Entry) -> Result<Guest> {
+        let daemon = self.daemon(&entry.address);
+        let answer = daemon.guest(&sandbox.claim, &entry.token).await;
+        self.let_in(sandbox, entry, "guest", answer).await
+    }
+
+    /// As [`Self::answered`], but for a guest that keeps its caller waiting its node is not suspected.
+    async fn let_in<T>(
+        &self,
+        sandbox: &Sandbox,
+        entry: &Entry,
+        call: &'static str,
+        answer: sandboxd::Result<T>,
+    ) -> Result<T> {
+        self.inner.metrics.called(call, answer.is_ok());
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.refused(sandbox, &entry.address, error).await),
+        }
+    }
+}
