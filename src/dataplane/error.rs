@@ -29,6 +29,10 @@ pub(super) fn of_gateway(key: &SandboxKey, error: &Error) -> Status {
         Error::AtCapacity { .. } | Error::Busy { .. } => {
             Status::too_many_requests(text, RETRY_SECONDS)
         }
+        // The daemon's own 503: it has no room for what a command says, and may have ended it for that.
+        Error::NodeDown { source, .. } if has_answered(source) => {
+            Status::unavailable(format!("the node has no room for it: {source}"))
+        }
         Error::NodeDown { .. } | Error::NoAddress { .. } => {
             Status::unavailable(text).retry_after(RETRY_SECONDS)
         }
@@ -51,6 +55,10 @@ pub(super) fn of_gateway(key: &SandboxKey, error: &Error) -> Status {
         | Error::UnknownTemplate { .. }
         | Error::NoWarmCapacity { .. } => Status::internal(text),
     }
+}
+
+fn has_answered(error: &sandboxd::Error) -> bool {
+    matches!(error, sandboxd::Error::ServerError { .. })
 }
 
 /// Whether the node, or its answer, took too long.

@@ -18,11 +18,15 @@ use super::{
 };
 use crate::{
     apiserver::{Body, Interrupted, Status},
-    sandboxd::{GuestEntry, GuestError, GuestFile, GuestKind, GuestRefusal},
+    gateway::Entry as Opened,
+    sandboxd::{GuestEntry, GuestError, GuestFile, GuestKind, GuestRefusal, GuestStat},
 };
 
 /// Largest file that goes into a sandbox or out of it, as of the SDKs.
 pub(super) const MAX_FILE: u64 = 256 << 20;
+
+/// Names of which it is asked when they last changed: a question for each.
+const MAX_TIMED: usize = 1_000;
 
 /// One name in a list.
 #[derive(Serialize)]
@@ -30,6 +34,9 @@ struct Entry {
     name: String,
     size: u64,
     r#type: &'static str,
+    /// Second of its last change, where the guest says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mod_time: Option<i64>,
 }
 
 /// The bytes of a file, as the guest sends them and the client takes them.
@@ -102,13 +109,7 @@ impl Download {
         };
         let bytes = match next {
             Ok(bytes) => bytes,
-            Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "a file broke off on its way out of a sandbox"
-                );
-                return Err(Interrupted::new(error.to_string()));
-            }
+            Err(error) => return Err(broken(&error)),
         };
         let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let Some(left) = self.left.checked_sub(length) else {
@@ -120,18 +121,54 @@ impl Download {
     }
 }
 
+/// Why a file breaks off. A refusal is the guest's own, and may name the file: it is nothing for the log.
+fn broken(error: &GuestError) -> Interrupted {
+    if !matches!(error, GuestError::Refused { .. }) {
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(error, "a file broke off on its way out of a sandbox");
+    }
+    Interrupted::new(error.to_string())
+}
+
 /// What is in a directory. What is no directory is called a file, as by the runtime that the SDKs know: they take no other word.
 pub(super) async fn list(visit: &Visit<'_>, path: &GuestPath) -> Result<Response<Body>, Status> {
     let entry = visit.entry().await?;
     let entries = visit.guest(&entry).await?.list(path.as_str()).await;
     let entries = entries.map_err(|error| of_guest(path, &error))?;
-    let shown: Vec<_> = entries.into_iter().map(Entry::from).collect();
+    let times = match entries.len() {
+        1..=MAX_TIMED => times(visit, &entry, path, &entries).await?,
+        _ => Vec::new(),
+    };
+    let times = times.into_iter().chain(std::iter::repeat(None));
+    let shown = entries.into_iter().zip(times);
+    let shown: Vec<_> = shown.map(|(entry, time)| Entry::new(entry, time)).collect();
     Ok(answer(&shown))
 }
 
-impl From<GuestEntry> for Entry {
-    fn from(entry: GuestEntry) -> Self {
+/// When each of the names in a directory last changed. An agent that is too old to be asked for many says none.
+async fn times(
+    visit: &Visit<'_>,
+    entry: &Opened,
+    directory: &GuestPath,
+    entries: &[GuestEntry],
+) -> Result<Vec<Option<i64>>, Status> {
+    let directory = directory.as_str().trim_end_matches('/');
+    let paths: Vec<_> = entries
+        .iter()
+        .map(|entry| format!("{directory}/{}", entry.name))
+        .collect();
+    let stats = match visit.guest(entry).await?.lasting().await {
+        Ok(Some(guest)) => guest.stats(&paths).await.unwrap_or_default(),
+        Ok(None) | Err(_) => Vec::new(),
+    };
+    let time = |stat: Option<GuestStat>| stat.map(|stat| stat.modified);
+    Ok(stats.into_iter().map(time).collect())
+}
+
+impl Entry {
+    fn new(entry: GuestEntry, mod_time: Option<i64>) -> Self {
         Self {
+            mod_time,
             r#type: match entry.kind {
                 GuestKind::Dir => "directory",
                 GuestKind::File | GuestKind::Symlink | GuestKind::Other => "file",

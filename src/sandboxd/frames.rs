@@ -29,6 +29,7 @@ pub(super) enum Operation<'a> {
     FsList { path: &'a str },
     FsStat { path: &'a str },
     FsMkdir { path: &'a str, parents: bool },
+    Info,
     Data { data: &'a str },
     DataEnd,
 }
@@ -65,6 +66,8 @@ pub(super) enum Reply {
     Data(Bytes),
     Entries(Vec<GuestEntry>),
     Stat(GuestStat),
+    /// The version of its protocol.
+    Info(u32),
     Done,
 }
 
@@ -88,6 +91,9 @@ pub struct GuestStat {
     /// Size in bytes.
     #[serde(default)]
     pub size: u64,
+    /// Second of its last change.
+    #[serde(default, rename = "mtime_epoch_secs")]
+    pub modified: i64,
 }
 
 /// A kind of file.
@@ -118,6 +124,10 @@ enum Answer<'a> {
     Stat {
         info: GuestStat,
     },
+    Info {
+        #[serde(default)]
+        proto: u32,
+    },
     Done,
     Error {
         #[serde(default)]
@@ -142,6 +152,7 @@ impl Reply {
             },
             Answer::Entries { entries } => Ok(Self::Entries(entries)),
             Answer::Stat { info } => Ok(Self::Stat(info)),
+            Answer::Info { proto } => Ok(Self::Info(proto)),
             Answer::Done => Ok(Self::Done),
             Answer::Error { kind, message } => Err(GuestError::Refused {
                 refusal: kind.as_str().into(),
@@ -201,7 +212,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         let found = unsearched.iter().position(|&byte| byte == b'\n');
         let end = found.map(|at| self.searched + at);
         if end.unwrap_or(self.buffer.len()) > MAX_FRAME {
-            return Err(GuestError::TooLarge { limit: MAX_FRAME });
+            return Err(GuestError::malformed("a frame over 8 MiB"));
         }
         let Some(end) = end else {
             self.searched = self.buffer.len();
@@ -254,10 +265,11 @@ mod tests {
         );
         check(r#"{"type":"done"}"#, Ok(Reply::Done));
         check(
-            r#"{"type":"stat","info":{"kind":"socket","size":1,"mode":420,"mtime_epoch_secs":0}}"#,
+            r#"{"type":"stat","info":{"kind":"socket","size":1,"mode":420,"mtime_epoch_secs":7}}"#,
             Ok(Reply::Stat(GuestStat {
                 kind: GuestKind::Other,
                 size: 1,
+                modified: 7,
             })),
         );
         check(
@@ -317,7 +329,7 @@ mod tests {
         let mut lines = Lines::new(endless);
         assert!(matches!(
             lines.next().await,
-            Err(GuestError::TooLarge { limit: MAX_FRAME })
+            Err(GuestError::Malformed { .. })
         ));
         assert!(lines.buffer.len() <= MAX_FRAME + READ_AHEAD);
     }

@@ -28,6 +28,10 @@ use crate::api::{ClaimId, Token};
 
 /// Names of one directory that are taken from a guest.
 const MAX_ENTRIES: usize = 65_536;
+/// Requests that are on their way to an agent at once. More could fill its buffers and ours, and each wait for the other.
+const BATCH: usize = 64;
+/// The version of the agent's protocol from which a connection takes more than one request.
+const LASTING: u32 = 2;
 const PROTOCOL: HeaderValue = HeaderValue::from_static("silkd");
 
 /// Why a guest's agent did not do what it was asked to.
@@ -50,10 +54,10 @@ pub enum GuestError {
         /// What.
         reason: String,
     },
-    /// It answered more than a call may bring.
-    #[error("the guest's agent answered more than {limit}")]
+    /// The directory has more names than are taken.
+    #[error("the directory has more than {limit} names")]
     TooLarge {
-        /// Bytes of a frame, or names of a directory.
+        /// How many are taken.
         limit: usize,
     },
 }
@@ -128,6 +132,10 @@ pub struct Guest {
     lines: Lines<ReadHalf<TokioIo<Upgraded>>>,
     out: WriteHalf<TokioIo<Upgraded>>,
 }
+
+/// A connection to an agent that takes one request after another.
+#[derive(Debug)]
+pub struct LastingGuest(Guest);
 
 /// A file on its way out of a guest.
 pub struct GuestFile {
@@ -268,6 +276,19 @@ impl Guest {
         }
     }
 
+    /// The connection for any number of requests, where the agent takes them.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn lasting(mut self) -> Result<Option<LastingGuest>, GuestError> {
+        self.ask(Operation::Info).await?;
+        match self.reply().await? {
+            Reply::Info(version) if version >= LASTING => Ok(Some(LastingGuest(self))),
+            Reply::Info(_) => Ok(None),
+            _ => Err(GuestError::malformed("another reply than of itself")),
+        }
+    }
+
     /// Makes a directory and those above it, as far as they are missing.
     ///
     /// # Errors
@@ -318,6 +339,32 @@ impl Guest {
             })),
             Err(broken) => Err(broken),
         }
+    }
+}
+
+impl LastingGuest {
+    /// What each path names, if it names anything that can be looked at.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn stats(mut self, paths: &[String]) -> Result<Vec<Option<GuestStat>>, GuestError> {
+        let mut stats = Vec::with_capacity(paths.len());
+        for batch in paths.chunks(BATCH) {
+            let lines = batch.iter().map(|path| Operation::FsStat { path }.line());
+            self.0
+                .out
+                .write_all(&lines.collect::<Vec<_>>().concat())
+                .await?;
+            for _ in batch {
+                stats.push(match self.0.reply().await {
+                    Ok(Reply::Stat(stat)) => Some(stat),
+                    Err(GuestError::Refused { .. }) => None,
+                    Ok(_) => return Err(GuestError::malformed("another reply than a stat")),
+                    Err(error) => return Err(error),
+                });
+            }
+        }
+        Ok(stats)
     }
 }
 

@@ -160,7 +160,10 @@ async fn a_frame_without_end_is_given_up() {
         while agent.write_all(&piece).await.is_ok() {}
     });
     let read = timeout(SOON, guest.read("/a")).await.unwrap();
-    assert!(matches!(read, Err(GuestError::TooLarge { .. })), "{read:?}");
+    assert!(
+        matches!(read, Err(GuestError::Malformed { .. })),
+        "{read:?}"
+    );
     timeout(SOON, flood).await.expect("hung up").unwrap();
 }
 
@@ -175,6 +178,30 @@ async fn names_without_end_are_given_up() {
     let listed = timeout(SOON, guest.list("/")).await.unwrap();
     assert!(matches!(listed, Err(GuestError::TooLarge { .. })));
     timeout(SOON, flood).await.expect("hung up").unwrap();
+}
+
+#[tokio::test]
+async fn an_old_agent_is_asked_one_thing_and_a_new_one_many() {
+    let (guest, mut agent) = mk_guest().await;
+    let info = b"{\"type\":\"info\",\"version\":\"0.1\",\"proto\":1}\n";
+    agent.write_all(info).await.unwrap();
+    assert!(guest.lasting().await.unwrap().is_none());
+
+    let (guest, mut agent) = mk_guest().await;
+    let known =
+        "{\"type\":\"stat\",\"info\":{\"kind\":\"file\",\"size\":1,\"mtime_epoch_secs\":7}}\n";
+    let gone = "{\"type\":\"error\",\"kind\":\"not_found\",\"message\":\"b\"}\n";
+    let info = "{\"type\":\"info\",\"version\":\"0.2\",\"proto\":2}\n";
+    let said = format!("{info}{}{gone}", known.repeat(99));
+    agent.write_all(said.as_bytes()).await.unwrap();
+    let guest = guest.lasting().await.unwrap().unwrap();
+    let paths: Vec<_> = (0..100).map(|number| format!("/{number}")).collect();
+    let stats = guest.stats(&paths).await.unwrap();
+    assert_eq!(stats[98].unwrap().modified, 7);
+    assert_eq!((stats.len(), stats[99]), (100, None));
+    let asked = heard(&mut agent).await;
+    assert_eq!(asked.lines().count(), 101, "{asked}");
+    assert!(asked.ends_with("{\"v\":1,\"op\":\"fs_stat\",\"path\":\"/99\"}\n"));
 }
 
 #[tokio::test]

@@ -35,7 +35,9 @@ pub use clock::{ClockOffset, NodeTime};
 pub use connections::dial;
 pub use error::{Error, Result};
 pub use frames::{GuestEntry, GuestKind, GuestStat};
-pub use guest::{ExecReply, ExecRequest, Guest, GuestError, GuestFile, GuestRefusal, WriteError};
+pub use guest::{
+    ExecReply, ExecRequest, Guest, GuestError, GuestFile, GuestRefusal, LastingGuest, WriteError,
+};
 pub use token::TokenSource;
 pub use wire::{
     CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, ForkRequest, Info,

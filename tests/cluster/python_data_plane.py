@@ -57,6 +57,8 @@ assert copy.getvalue() == b"streamed" * 100_000
 assert files.exists(spaced) and not files.exists("some where/else")
 sandbox.commands.run("mkdir 'some where/below'")
 listed = {entry.name: (entry.type, entry.size) for entry in files.list("some where")}
+age = time.time() - files.list("some where")[1].modified.timestamp()
+assert 0 <= age < 600, age
 assert listed == {"ein Maß für Käse.txt": ("file", 800_000), "below": ("directory", 0)}, listed
 assert {"noise.bin", "text.txt", "some where"} <= {entry.name for entry in files.list(".")}
 assert [entry.name for entry in files.list("/some where")] == [entry.name for entry in files.list("some where")]
