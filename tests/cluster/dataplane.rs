@@ -6,8 +6,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::Request;
 use kube::client::Body;
+use sandbox_apiserver::serving::PemPair;
+use serde_json::json;
 use tokio::process::Command;
 
 use crate::{
@@ -63,14 +66,31 @@ fn api_url(stage: &Stage) -> String {
     format!("https://localhost:{}/sandbox-router", stage.port)
 }
 
-/// A question about a file of a sandbox, at the server's own port.
-async fn exists(stage: &Stage, people: &People, name: &str, user: &str) -> u16 {
-    let caller: Caller = stage.direct_as(user);
-    let request = Request::get("/sandbox-router/exists/tmp")
+/// The answer to a question about a file of a sandbox, at the server's own port.
+async fn exists(caller: &Caller, namespace: &str, name: &str, headers: &[(&str, &str)]) -> u16 {
+    let mut request = Request::get("/sandbox-router/exists/tmp")
         .header("x-sandbox-id", name)
-        .header("x-sandbox-namespace", &people.namespace);
+        .header("x-sandbox-namespace", namespace);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
     let answer = caller.send(request.body(Body::empty()).unwrap()).await;
     answer.status.as_u16()
+}
+
+/// Who speaks for others at the server's own port, as kube-apiserver does.
+fn front_proxy(stage: &Stage) -> Caller {
+    let PemPair {
+        certificate,
+        private_key,
+    } = stage.control_plane.front_proxy();
+    let auth_info = json!({
+        "client-certificate-data": BASE64_STANDARD.encode(certificate),
+        "client-key-data": BASE64_STANDARD.encode(private_key),
+    });
+    let mut config = stage.direct_config(stage.control_plane.config_as(ADMIN));
+    config.auth_info = serde_json::from_value(auth_info).unwrap();
+    Caller::new(config)
 }
 
 async fn succeeds(program: &mut Command) -> String {
@@ -164,12 +184,27 @@ async fn the_right_to_exec_may_be_for_one_sandbox() {
         &here,
     ];
     kubectl.stdout(&bind).await;
+    let ask = async |user: &str, name: &str| {
+        exists(&stage.direct_as(user), &people.namespace, name, &[]).await
+    };
     eventually(SOON, "the role is in force", async || {
-        exists(&stage, &people, "mine", "mina").await == 200
+        ask("mina", "mine").await == 200
     })
     .await;
-    assert_eq!(exists(&stage, &people, "theirs", "mina").await, 403);
-    assert_eq!(exists(&stage, &people, "none", "mina").await, 403);
-    assert_eq!(exists(&stage, &people, "mine", "nina").await, 403);
-    assert_eq!(exists(&stage, &people, "none", ADMIN).await, 404);
+    assert_eq!(ask("mina", "theirs").await, 403);
+    assert_eq!(ask("mina", "none").await, 403);
+    assert_eq!(ask("nina", "mine").await, 403);
+    assert_eq!(ask(ADMIN, "none").await, 404);
+
+    // Who speaks for others has not asked whether they may: kube-apiserver has no way to here.
+    let proxy = front_proxy(&stage);
+    for (user, expected) in [
+        ("mina", 200),
+        ("nina", 403),
+        ("system:kube-aggregator", 403),
+    ] {
+        let headers = [("x-remote-user", user)];
+        let answer = exists(&proxy, &people.namespace, "mine", &headers).await;
+        assert_eq!(answer, expected, "{user}");
+    }
 }
