@@ -50,8 +50,8 @@ impl Access {
             .await
     }
 
-    /// Whether the caller may have what an annex has. Asked afresh even of a proxied request: kube-apiserver has asked about
-    /// another path.
+    /// Whether the caller may have what an annex has. Asked as strictly of who speaks for others as of anybody: kube-apiserver, which
+    /// asks before it passes a request on, has no way to an annex.
     ///
     /// # Errors
     /// As of [`Self::check`].
