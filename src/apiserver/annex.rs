@@ -6,10 +6,14 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response, request::Parts};
-use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
-use super::{Body, Interrupted, Status};
-use crate::{auth::ResourceAttributes, schema::Verb};
+use super::{
+    ApiServer, Body, Interrupted, Status,
+    audit::Progress,
+    server::{SHUTDOWN_RETRY_SECONDS, let_go, shows_nothing},
+};
+use crate::{auth::ResourceAttributes, schema::Verb, serving::Connection};
 
 /// The body of a request, as it comes.
 pub type RequestBody = UnsyncBoxBody<Bytes, Interrupted>;
@@ -76,4 +80,53 @@ pub(super) fn find<'a>(annexes: &'a [Box<dyn Annex>], path: &str) -> Option<&'a 
         let rest = path.strip_prefix(annex.path());
         rest.is_some_and(|rest| rest.starts_with('/'))
     })
+}
+
+impl ApiServer {
+    /// A request to an annex.
+    pub(super) async fn beside_api<B>(
+        &self,
+        annex: &dyn Annex,
+        connection: &Connection,
+        request: Request<B>,
+        progress: &mut Progress,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: std::fmt::Display,
+    {
+        let (mut head, body) = request.into_parts();
+        match annex.matter(&head)? {
+            Some(matter) => {
+                let version = head.version;
+                let identity = self
+                    .identify(&mut head.headers, version, connection, progress)
+                    .await?;
+                if identity.user.is_anonymous() {
+                    return Err(Status::unauthorized());
+                }
+                progress.about_annex(&matter);
+                let access = self.access(identity);
+                let privileged = access.user().is_in("system:masters");
+                // Held while others are asked, as for any request, and not while the annex works.
+                let place = self.limits.enter(Verb::Get, privileged)?;
+                access.check_annex(&matter).await?;
+                drop(place);
+                progress.authorized();
+            }
+            None if shows_nothing(&head.headers, connection) => let_go(head.version, connection),
+            None => {}
+        }
+        if self.parts.shutdown.is_cancelled() {
+            let ending = Status::unavailable("the server is ending");
+            return Err(ending.retry_after(SHUTDOWN_RETRY_SECONDS));
+        }
+        if !self.parts.readiness.serves() {
+            let text = "the server is not ready: it does not know all nodes yet";
+            return Err(Status::unavailable(text).retry_after(1));
+        }
+        let body = body.map_err(|error| Interrupted::new(error.to_string()));
+        let body = RequestBody::new(body);
+        annex.serve(Request::from_parts(head, body)).await
+    }
 }

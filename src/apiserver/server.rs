@@ -15,8 +15,7 @@ use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Annex, ApiMetrics, Body, Context, Definition, GoawayChance, Interrupted, RequestBody, Resource,
-    Status,
+    Annex, ApiMetrics, Body, Context, Definition, GoawayChance, Resource, Status,
     access::{Access, attributes, impersonation_refused},
     annex,
     audit::{Progress, finish},
@@ -46,7 +45,7 @@ const MAX_BODY: usize = 3 << 20;
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
 /// How long a client is told to stay away from a server that is ending.
-const SHUTDOWN_RETRY_SECONDS: u32 = 5;
+pub(super) const SHUTDOWN_RETRY_SECONDS: u32 = 5;
 const AGGREGATOR: &str = "system:kube-aggregator";
 
 /// Who the server says it is.
@@ -87,9 +86,9 @@ pub struct Builder {
 
 /// The server, to be shared by all connections.
 pub struct ApiServer {
-    parts: Builder,
+    pub(super) parts: Builder,
     counters: ApiMetrics,
-    limits: Limits,
+    pub(super) limits: Limits,
     endpoints: Vec<Box<dyn Endpoint>>,
     annexes: Vec<Box<dyn Annex>>,
     discovery: Discovery,
@@ -247,55 +246,8 @@ impl ApiServer {
         }
     }
 
-    /// A request to an annex.
-    async fn beside_api<B>(
-        &self,
-        annex: &dyn Annex,
-        connection: &Connection,
-        request: Request<B>,
-        progress: &mut Progress,
-    ) -> Result<Response<Body>, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: std::fmt::Display,
-    {
-        let (mut head, body) = request.into_parts();
-        match annex.matter(&head)? {
-            Some(matter) => {
-                let version = head.version;
-                let identity = self
-                    .identify(&mut head.headers, version, connection, progress)
-                    .await?;
-                if identity.user.is_anonymous() {
-                    return Err(Status::unauthorized());
-                }
-                progress.about_annex(&matter);
-                let access = self.access(identity);
-                let privileged = access.user().is_in("system:masters");
-                // Held while others are asked, as for any request, and not while the annex works.
-                let place = self.limits.enter(Verb::Get, privileged)?;
-                access.check_annex(&matter).await?;
-                drop(place);
-                progress.authorized();
-            }
-            None if shows_nothing(&head.headers, connection) => let_go(head.version, connection),
-            None => {}
-        }
-        if self.parts.shutdown.is_cancelled() {
-            let ending = Status::unavailable("the server is ending");
-            return Err(ending.retry_after(SHUTDOWN_RETRY_SECONDS));
-        }
-        if !self.parts.readiness.serves() {
-            let text = "the server is not ready: it does not know all nodes yet";
-            return Err(Status::unavailable(text).retry_after(1));
-        }
-        let body = body.map_err(|error| Interrupted::new(error.to_string()));
-        let body = RequestBody::new(body);
-        annex.serve(Request::from_parts(head, body)).await
-    }
-
     /// Who asks, and on whose behalf.
-    async fn identify(
+    pub(super) async fn identify(
         &self,
         headers: &mut HeaderMap,
         version: Version,
@@ -480,7 +432,7 @@ impl ApiServer {
         })
     }
 
-    fn access(&self, identity: Identity) -> Access {
+    pub(super) fn access(&self, identity: Identity) -> Access {
         Access::new(self.parts.authorizer.clone(), identity)
     }
 
@@ -502,13 +454,13 @@ impl ApiServer {
 }
 
 /// Whether a request comes without any credential.
-fn shows_nothing(headers: &HeaderMap, connection: &Connection) -> bool {
+pub(super) fn shows_nothing(headers: &HeaderMap, connection: &Connection) -> bool {
     connection.peer_certificates.is_empty() && !headers.contains_key(header::AUTHORIZATION)
 }
 
 /// Ends the HTTP/2 connection of somebody unknown with this answer, as kube-apiserver does: what one connection may ask of the
 /// server for nothing is then bounded by handshakes.
-fn let_go(version: Version, connection: &Connection) {
+pub(super) fn let_go(version: Version, connection: &Connection) {
     if version == Version::HTTP_2 {
         connection.close();
     }

@@ -42,40 +42,43 @@ pub(super) async fn upload(
 ) -> Result<Response<Body>, Status> {
     let ahead = Arc::new(AtomicUsize::new(0));
     let mut form = form(headers, body, ahead.clone())?;
-    let refused = |error: &multer::Error| {
-        if has_left(error) {
-            visit.call().ends(Outcome::Left);
-        }
-        broken(error)
-    };
-    let field = find(&mut form).await.map_err(|error| refused(&error))?;
+    let field = find(&mut form).await;
+    let field = field.map_err(|error| refused(visit, &error))?;
     let field = field.ok_or_else(|| {
         let text = format!("the body has no field {FIELD:?}");
         Status::bad_request(text)
     })?;
     let name = field.file_name().unwrap_or_default().to_owned();
     let path = GuestPath::read(&name)?.of_file()?;
+    write(visit, &path, field, &ahead).await?;
+    // So that the connection can be asked more; what is wrong with the rest changes nothing any more.
+    while let Ok(Some(_)) = form.next_field().await {}
+    let text = format!("file {name:?} was written");
+    Ok(answer(&json!({ "message": text })))
+}
+
+/// Writes the part's bytes as they come, with the directories that the path needs.
+async fn write(
+    visit: &Visit<'_>,
+    path: &GuestPath,
+    field: Field<'static>,
+    ahead: &AtomicUsize,
+) -> Result<(), Status> {
     let entry = visit.entry().await?;
-    let of_guest = |error| of_guest(&path, &error);
     if let Some(parent) = path.parent() {
-        let guest = visit.guest(&entry).await?;
-        guest.make_directories(parent).await.map_err(of_guest)?;
+        let made = visit.guest(&entry).await?.make_directories(parent).await;
+        made.map_err(|error| of_guest(path, &error))?;
     }
     let received = visit.bytes("in");
     let bytes = field.inspect_ok(|bytes| {
         ahead.fetch_sub(bytes.len(), Ordering::Relaxed);
         received.inc_by(bytes.len() as u64);
     });
-    let guest = visit.guest(&entry).await?;
-    match guest.write(path.as_str(), bytes).await {
-        Ok(()) => {}
-        Err(WriteError::Source(error)) => return Err(refused(&error)),
-        Err(WriteError::Guest(error)) => return Err(of_guest(error)),
-    }
-    // So that the connection can be asked more; what is wrong with the rest changes nothing any more.
-    while let Ok(Some(_)) = form.next_field().await {}
-    let text = format!("file {name:?} was written");
-    Ok(answer(&json!({ "message": text })))
+    let written = visit.guest(&entry).await?.write(path.as_str(), bytes).await;
+    written.map_err(|error| match error {
+        WriteError::Source(error) => refused(visit, &error),
+        WriteError::Guest(error) => of_guest(path, &error),
+    })
 }
 
 fn form(
@@ -109,6 +112,14 @@ async fn find(form: &mut Multipart<'static>) -> multer::Result<Option<Field<'sta
         }
     }
     Ok(None)
+}
+
+/// What a client is told of a body that could not be read, if it is still there.
+fn refused(visit: &Visit<'_>, error: &multer::Error) -> Status {
+    if has_left(error) {
+        visit.call().ends(Outcome::Left);
+    }
+    broken(error)
 }
 
 /// Whether the body broke off because its client is no more there to be told of it.

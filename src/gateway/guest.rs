@@ -31,6 +31,10 @@ impl Gateway {
             phase if phase.is_suspended() => return Err(conflict(PAUSED)),
             _ => {}
         }
+        // Let in now, the call would wake what is about to be put away.
+        if let Some(call) = self.inner.phases.under_way(&sandbox.uid) {
+            return Err(conflict(&format!("a {call} is under way")));
+        }
         let address = self.address_of(sandbox)?;
         let answer = self.daemon(&address).sandbox(&sandbox.claim).await;
         let found = self.answered(sandbox, &address, "entry", answer).await?;

@@ -22,6 +22,7 @@ mod dated;
 mod error;
 mod frames;
 mod guest;
+mod inside;
 mod token;
 mod wire;
 
@@ -35,9 +36,8 @@ pub use clock::{ClockOffset, NodeTime};
 pub use connections::dial;
 pub use error::{Error, Result};
 pub use frames::{GuestEntry, GuestKind, GuestStat};
-pub use guest::{
-    ExecReply, ExecRequest, Guest, GuestError, GuestFile, GuestRefusal, LastingGuest, WriteError,
-};
+pub use guest::{Guest, GuestError, GuestFile, GuestRefusal, LastingGuest, WriteError};
+pub use inside::{ExecReply, ExecRequest};
 pub use token::TokenSource;
 pub use wire::{
     CheckpointClaim, CheckpointRecord, ClaimReply, ClaimRequest, Claimed, ForkRequest, Info,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use sandbox_apiserver::sim;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Answer, Client, Cluster, SANDBOXES, item, mk_node};
+use crate::harness::{ADMIN, Answer, Client, Cluster, SANDBOXES, item, mk_node, until};
 
 const ROUTER: &str = "/sandbox-router";
 const BOUNDARY: &str = "--------------------------974767299852498929531610575";
@@ -272,6 +272,32 @@ async fn a_suspended_sandbox_is_not_woken() {
     let refused = sandbox.ask(&json!({"command": "pwd"})).await;
     refused.refusal(409, "Conflict");
     assert_eq!(node.counters().wakes, 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_is_not_woken_while_it_is_put_to_sleep() {
+    let mut options = mk_node(2);
+    options.latency.snapshot = Duration::from_secs(1);
+    let cluster = Cluster::start(options).await;
+    cluster.create("box").await;
+    let node = &cluster.nodes.nodes()[0];
+    let pause = json!({"spec": {"operatingMode": "Suspended"}});
+    let pausing = cluster.client.merge(item("box"), &pause);
+    let meanwhile = async {
+        until("the node is asked", || {
+            node.log()
+                .iter()
+                .any(|request| request.path.ends_with("/hibernate"))
+        })
+        .await;
+        cluster.sandbox("box").ask(&json!({"command": "pwd"})).await
+    };
+    let (paused, refused) = tokio::join!(pausing, meanwhile);
+    assert_eq!(paused.code(), 200);
+    let status = refused.refusal(409, "Conflict");
+    let text = status["message"].as_str().unwrap();
+    assert!(text.ends_with("a pause is under way"), "{text}");
+    assert_eq!(node.counters().wakes, 0);
 }
 
 #[tokio::test]
