@@ -53,7 +53,8 @@ pub(super) fn of_gateway(key: &SandboxKey, error: &Error) -> Status {
         | Error::SnapshotNameTooLong(_)
         | Error::SnapshotGone { .. }
         | Error::UnknownTemplate { .. }
-        | Error::NoWarmCapacity { .. } => Status::internal(text),
+        | Error::NoWarmCapacity { .. }
+        | Error::OverQuota(_) => Status::internal(text),
     }
 }
 
