@@ -1,7 +1,8 @@
 //! A node's live change feed: what goes over the wire, the agent's end, and the server's end.
 //!
 //! One HTTP/2 response of JSON lines for each listener: `hello` with the agent's epoch, the whole state in `part`s up to
-//! `snapshotEnd`, then `change`s with consecutive numbers, and a `heartbeat` every three seconds.
+//! `snapshotEnd`, then `change`s with consecutive numbers, and once the snapshot is told a `heartbeat` at least every
+//! three seconds.
 //! Decided here:
 //!
 //! - A snapshot is made of a look at the daemon that began after the listener asked. Whoever merges it may take absence from

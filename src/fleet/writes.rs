@@ -97,7 +97,16 @@ impl Fleet {
             let mut own = released.filter(|record| {
                 record.value.claim == granted.claim && record.value.node == granted.node
             });
-            return own.next().cloned().ok_or(ClaimLost);
+            let listed = own.next().ok_or(ClaimLost)?;
+            // As its creator sent it, which its node need not have told.
+            return Ok(Arc::new(Stored {
+                version: listed.version,
+                value: Sandbox {
+                    user: granted.user,
+                    deadline: granted.deadline,
+                    ..listed.value.clone()
+                },
+            }));
         }
         // A publication may have listed our own claim before its answer reached us.
         let holder = self.store().get(&key.namespace, &key.name);
@@ -274,11 +283,16 @@ impl State {
                     self.waits_no_more(&record.value);
                     self.store.commit([Change::Delete(place_of(&record.value))]);
                 }
+                // What users said of it since it was deleted, such as who holds it up, is not taken back.
+                let user = match record.value.deleted_at {
+                    Some(_) => record.value.user.clone(),
+                    None => granted.user,
+                };
                 self.put(Sandbox {
                     namespace: key.namespace.clone(),
                     name: key.name.clone(),
                     name_taken: false,
-                    user: granted.user,
+                    user,
                     deadline: granted.deadline,
                     ..record.value.clone()
                 });

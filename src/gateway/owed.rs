@@ -217,6 +217,11 @@ impl Gateway {
         let listed = fleet.by_claim(&node, &claim);
         let in_index = fleet.knows(&node);
         let ends = listed.as_ref().and_then(|record| record.value.deadline);
+        let is_heard = |address| self.inner.daemons.clock_offset(address).is_some();
+        let ends = match address.as_ref().is_none_or(is_heard) {
+            true => Ends::ByOurClock(ends),
+            false => Ends::ByAnyClock(ends),
+        };
         let standing = owed.look(&node, &claim, in_index, ends)?;
         if listed.is_some_and(|record| record.value.deleted_at.is_none()) {
             fleet.set_deleted(&node, &claim, Now::read());
@@ -333,19 +338,22 @@ impl Owed {
         }
     }
 
-    /// How it stands with a debt; `None` for what is not owed. `ends`: when its lease is over by what is known now. A node
-    /// whose clock was set meanwhile keeps it for longer, or for less long, than was known when it was noted.
+    /// How it stands with a debt; `None` for what is not owed. A node whose clock was set meanwhile keeps it for longer, or for
+    /// less long, than was known when it was noted.
     fn look(
         &self,
         node: &NodeName,
         claim: &ClaimId,
         in_index: bool,
-        ends: Option<UnixTime>,
+        ends: Ends,
     ) -> Option<Standing> {
         let mut accounts = self.accounts.lock();
         let debt = accounts.get_mut(node)?.debts.get_mut(claim)?;
         debt.known |= in_index;
-        debt.lease_ends = ends.or(debt.lease_ends);
+        debt.lease_ends = match ends {
+            Ends::ByOurClock(ends) => ends.or(debt.lease_ends),
+            Ends::ByAnyClock(ends) => ends.max(debt.lease_ends),
+        };
         let now = UnixTime::now();
         let over = debt
             .lease_ends
@@ -356,6 +364,15 @@ impl Owed {
             (false, false) => Standing::Unknown,
         })
     }
+}
+
+/// When a lease is over by what the index says, if it says so.
+#[derive(Clone, Copy)]
+enum Ends {
+    ByOurClock(Option<UnixTime>),
+    /// By the clock of a node that has not answered yet, which may be far behind ours: it can make a debt last for longer, and
+    /// never be over, for then nobody would ask for the release any more.
+    ByAnyClock(Option<UnixTime>),
 }
 
 #[cfg(test)]
@@ -422,5 +439,22 @@ mod tests {
         publish(ended);
         gateway.pay(node.clone(), claim.clone()).await;
         assert!(!gateway.is_owed(&node, &claim));
+        // Of a node that has not answered yet nobody knows by which clock that is.
+        gateway.owe(
+            node.clone(),
+            claim.clone(),
+            Some(now.after(Duration::from_secs(60))),
+        );
+        let report = Report {
+            address: Some("127.0.0.1:1".parse().unwrap()),
+            rows: Vec::new(),
+            pools: None,
+            complete: false,
+            published_since: UnixTime::from_secs(0),
+        };
+        fleet.publish(&node, &report, true, true, Now::read());
+        publish(ended);
+        gateway.pay(node.clone(), claim.clone()).await;
+        assert!(gateway.is_owed(&node, &claim));
     }
 }

@@ -56,7 +56,7 @@ impl Follower {
             Done::Probe(node) => {
                 self.probing.remove(&node);
             }
-            Done::Heard(node) => self.heard_first(&node),
+            Done::Heard(node, asked) => self.heard_first(&node, asked.as_ref()),
             Done::Read(read, ReadOutcome::Busy) => self.reads.put_back(read),
             Done::Read(read, outcome) => {
                 self.reads.end(&read);

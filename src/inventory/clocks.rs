@@ -6,7 +6,7 @@ use super::{
     take_in::addressed,
 };
 use crate::{
-    api::NodeName,
+    api::{NodeAddress, NodeName},
     fleet::{Now, Report},
     meta::UnixTime,
     sandboxd::{ClockOffset, NodeTime},
@@ -64,22 +64,36 @@ impl Follower {
         if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.insert(node.clone());
         }
+        // Both are done: the sign of life was taken in now, and until its rows are, the address may become another node's.
+        (taken.watched, taken.report.address) = (false, None);
         let asked = self.unheard.remove(node);
         taken.had_address &= asked.as_ref().is_none_or(|asked| asked.had_address);
         self.unheard.insert(node.clone(), taken);
-        if asked.is_some() {
-            return;
+        if asked.is_none() {
+            self.ask_for_clock(node);
         }
+    }
+
+    fn ask_for_clock(&mut self, node: &NodeName) {
+        let daemons = self.daemons.clone();
         let (slots, node) = (self.probe_slots.clone(), node.clone());
         self.tasks.spawn(async move {
             let _slot = slots.acquire().await;
-            daemons.hear_clock(&node).await;
-            Done::Heard(node)
+            let asked = daemons.hear_clock(&node).await;
+            Done::Heard(node, asked)
         });
     }
 
-    /// Takes over what waited for a node's first answer. The clock of one that gave none counts as right until it does.
-    pub(super) fn heard_first(&mut self, node: &NodeName) {
+    /// Takes over what waited for a node's first answer, which was asked for at the address `asked`. The clock of one that gave
+    /// none counts as right until it does.
+    pub(super) fn heard_first(&mut self, node: &NodeName, asked: Option<&NodeAddress>) {
+        if !self.unheard.contains_key(node) {
+            return;
+        }
+        if self.daemons.fleet.address(node).as_ref() != asked {
+            // It moved, or was made anew, and nobody has been asked there.
+            return self.ask_for_clock(node);
+        }
         let Some(taken) = self.end_hearing(node) else {
             return;
         };

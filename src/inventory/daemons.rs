@@ -77,13 +77,13 @@ impl Daemons {
         }
     }
 
-    /// Lets a node's daemon show what its clock shows. Takes as long as a question for what is warm.
-    pub(super) async fn hear_clock(&self, node: &NodeName) {
-        if let Some(address) = self.fleet.address(node) {
-            // Whatever it answers has a date, and what it does not answer says nothing.
-            let daemon = self.client.node(&address, self.options.info_within);
-            let _ = daemon.healthz().await;
-        }
+    /// Lets a node's daemon show what its clock shows. Takes as long as a question for what is warm. Gives where it was asked.
+    pub(super) async fn hear_clock(&self, node: &NodeName) -> Option<NodeAddress> {
+        let address = self.fleet.address(node)?;
+        // Whatever it answers has a date, and what it does not answer says nothing.
+        let daemon = self.client.node(&address, self.options.info_within);
+        let _ = daemon.healthz().await;
+        Some(address)
     }
 
     /// Asks a node for all its sandboxes.

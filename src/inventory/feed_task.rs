@@ -107,7 +107,7 @@ impl FeedTask {
         }
     }
 
-    /// Asks the daemon if it has not answered yet. If it does not now, its clock counts as right until the agent says otherwise.
+    /// Asks the daemon if it has not answered yet. If it does not now, its clock counts as right until it does.
     async fn hear_clock(&self) {
         if self.daemons.clock_offset(&self.node).is_none() {
             self.daemons.hear_clock(&self.node).await;

@@ -25,7 +25,12 @@ use super::{
     reads::{Read, Reads},
     rejection::{Reason, Rejections},
 };
-use crate::{api::NodeName, fleet::Now, meta::UnixTime, telemetry::Check};
+use crate::{
+    api::{NodeAddress, NodeName},
+    fleet::Now,
+    meta::UnixTime,
+    telemetry::Check,
+};
 
 const TICK: Duration = Duration::from_secs(1);
 /// How long the start waits at least for the Nodes' own addresses when there are no others, so that without Nodes no node can
@@ -79,7 +84,8 @@ pub(super) struct Known {
 pub(super) enum Done {
     Read(Read, ReadOutcome),
     Probe(NodeName),
-    Heard(NodeName),
+    /// With the address that was asked at, if there was any.
+    Heard(NodeName, Option<NodeAddress>),
 }
 
 impl Startup {

@@ -140,7 +140,8 @@ impl NodeMetrics {
         by_pool.sort_by_key(|(_, used)| std::cmp::Reverse(*used));
         let others = by_pool.split_off(by_pool.len().min(MAX_POOLS));
         let others = (!others.is_empty()).then(|| {
-            let used = others.iter().map(|(_, used)| used).sum();
+            // A daemon may say anything.
+            let used = (others.iter()).fold(0_u64, |sum, (_, used)| sum.saturating_add(*used));
             (PoolLabels::others(), used)
         });
         let pools = by_pool.iter().map(|(pool, used)| (pool.into(), *used));

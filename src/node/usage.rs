@@ -89,10 +89,11 @@ impl Sampler {
     }
 
     fn by_pool(&self, running: &[(ClaimId, PoolKey)]) -> BTreeMap<PoolKey, u64> {
-        let mut by_pool = BTreeMap::new();
+        let mut by_pool = BTreeMap::<_, u64>::new();
         for (claim, pool) in running {
             if let Some(used) = self.board.memory_used(claim) {
-                *by_pool.entry(pool.clone()).or_default() += used;
+                let sum = by_pool.entry(pool.clone()).or_default();
+                *sum = sum.saturating_add(used);
             }
         }
         by_pool

@@ -15,6 +15,9 @@ use crate::meta::UnixTime;
 /// kept is never shifted, and what users see does not move with the jitter of a clock.
 const TOLERANCE_MS: i64 = 5_000;
 
+/// The last second of the year 9999.
+const LAST: i64 = 253_402_300_799;
+
 /// A time by the clock of a node, which may be off. What it is by ours, only the node's [`ClockOffset`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -49,7 +52,9 @@ impl fmt::Display for NodeTime {
 impl ClockOffset {
     /// What our clock shows when the node's shows `time`.
     pub fn ours(self, time: NodeTime) -> UnixTime {
-        UnixTime::from_secs(time.0.as_secs().saturating_sub(self.seconds))
+        let ours = time.0.as_secs().saturating_sub(self.seconds);
+        // Behind the last time that can be told lies none: the end of time stays that.
+        UnixTime::from_secs(ours.min(LAST))
     }
 
     /// What the node's clock shows when ours shows `time`.
@@ -79,7 +84,11 @@ impl ClockOffset {
     /// Takes in what an answer says. Whether the offset is another one now.
     pub(super) fn learn(&mut self, bounds: Bounds) -> bool {
         let used = self.seconds.saturating_mul(1_000);
-        let is_possible = bounds.least - TOLERANCE_MS <= used && used <= bounds.most + TOLERANCE_MS;
+        let (least, most) = (
+            bounds.least.saturating_sub(TOLERANCE_MS),
+            bounds.most.saturating_add(TOLERANCE_MS),
+        );
+        let is_possible = (least..=most).contains(&used);
         if is_possible {
             return false;
         }
@@ -212,6 +221,14 @@ mod tests {
         ] {
             let bounds = Bounds::of(&text.try_into().unwrap(), Duration::MAX, now);
             bounds.unwrap().middle().ours(NodeTime(UnixTime::now()));
+            ClockOffset::default().learn(bounds.unwrap());
         }
+    }
+
+    #[test]
+    fn the_end_of_time_is_no_later_by_another_clock() {
+        let behind = heard(-3_600_000, 2).middle();
+        let end = NodeTime(UnixTime::from_secs(LAST));
+        assert_eq!(behind.ours(end).to_string(), "9999-12-31T23:59:59Z");
     }
 }

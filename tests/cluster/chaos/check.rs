@@ -121,7 +121,7 @@ fn check_names(record: &Record) -> Verdict {
             let is_over = |vm: &Vm, by| vm.ended().is_some_and(|ended| ended <= by);
             let was_over = record
                 .vm(&usurper.claim)
-                .is_some_and(|vm| is_over(vm, one.ended));
+                .is_some_and(|usurper| is_over(usurper, vm.began));
             let is_over = was_over || is_over(vm, other.ended);
             // A server that could not reach the node at its start does not know.
             let killed = record.was_killed(one.began, other.ended);
