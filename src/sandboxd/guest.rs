@@ -10,8 +10,12 @@ use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::frames::{GuestEntry, GuestStat, Lines, MAX_DATA, Operation, Reply, data_line};
 
-/// Names of one directory that are taken from a guest.
-const MAX_ENTRIES: usize = 65_536;
+/// Bytes of names of one directory that are taken from a guest.
+const MAX_LISTED: usize = 4 << 20;
+/// What a name costs beside its bytes: no name is too short to be counted.
+const PER_NAME: usize = 64;
+/// Longest name, as of Linux, where an agent puts U+FFFD in the place of each byte.
+const MAX_NAME: usize = 3 * 255;
 /// Requests that are on their way to an agent at once. More could fill its buffers and ours, and each wait for the other.
 const BATCH: usize = 64;
 /// The version of the agent's protocol from which a connection takes more than one request.
@@ -38,9 +42,9 @@ pub enum GuestError {
         reason: String,
     },
     /// The directory has more names than are taken.
-    #[error("the directory has more than {limit} names")]
+    #[error("the directory has more names than the {limit} bytes that are taken of them")]
     TooLarge {
-        /// How many are taken.
+        /// Bytes that are taken, with what each name costs beside its own.
         limit: usize,
     },
 }
@@ -141,19 +145,24 @@ impl Guest {
     /// What is in a directory, in the guest's order.
     ///
     /// # Errors
-    /// See [`GuestError`]; [`GuestError::TooLarge`] for more than 65 536 names.
+    /// See [`GuestError`]; [`GuestError::TooLarge`] for more than 4 MiB of names, each counted as 64 bytes more than it has.
     pub async fn list(mut self, path: &str) -> Result<Vec<GuestEntry>, GuestError> {
         self.ask(Operation::FsList { path }).await?;
-        let mut found = Vec::new();
+        let (mut found, mut listed) = (Vec::new(), 0);
         loop {
-            match self.reply().await? {
-                Reply::Entries(entries) => found.extend(entries),
+            let entries = match self.reply().await? {
+                Reply::Entries(entries) => entries,
                 Reply::Done => return Ok(found),
                 _ => return Err(GuestError::malformed("another reply than entries")),
+            };
+            for entry in &entries {
+                check_name(&entry.name)?;
+                listed += entry.name.len() + PER_NAME;
             }
-            if found.len() > MAX_ENTRIES {
-                return Err(GuestError::TooLarge { limit: MAX_ENTRIES });
+            if listed > MAX_LISTED {
+                return Err(GuestError::TooLarge { limit: MAX_LISTED });
             }
+            found.extend(entries);
         }
     }
 
@@ -246,6 +255,14 @@ impl LastingGuest {
             }
         }
         Ok(stats)
+    }
+}
+
+/// A name that leads elsewhere, or is none, is not shown to anybody.
+fn check_name(name: &str) -> Result<(), GuestError> {
+    match name.len() > MAX_NAME || name.contains(['/', '\0']) {
+        true => Err(GuestError::malformed("a name that no directory has")),
+        false => Ok(()),
     }
 }
 

@@ -169,15 +169,36 @@ async fn a_frame_without_end_is_given_up() {
 
 #[tokio::test]
 async fn names_without_end_are_given_up() {
-    let (guest, mut agent) = mk_guest().await;
-    let flood = tokio::spawn(async move {
-        let entries = vec![r#"{"name":"a","kind":"file"}"#; 1_000].join(",");
+    for (name, most) in [("", 66_000), (&*"a".repeat(255), 14_000)] {
+        let (guest, mut agent) = mk_guest().await;
+        let entry = format!(r#"{{"name":"{name}","kind":"file"}}"#);
+        let entries = vec![entry; 1_000].join(",");
         let frame = format!("{{\"type\":\"entries\",\"entries\":[{entries}]}}\n");
-        while agent.write_all(frame.as_bytes()).await.is_ok() {}
-    });
-    let listed = timeout(SOON, guest.list("/")).await.unwrap();
-    assert!(matches!(listed, Err(GuestError::TooLarge { .. })));
-    timeout(SOON, flood).await.expect("hung up").unwrap();
+        let all = frame.repeat(most / 1_000) + "{\"type\":\"done\"}\n";
+        // Kept open, or what is on its way could be lost.
+        let flood = tokio::spawn(async move {
+            let _ = agent.write_all(all.as_bytes()).await;
+            agent
+        });
+        let listed = timeout(SOON, guest.list("/")).await.unwrap();
+        assert!(matches!(listed, Err(GuestError::TooLarge { .. })));
+        timeout(SOON, flood).await.expect("hung up").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_none_is_not_shown() {
+    for name in ["../a", "a\\u0000", &"a".repeat(766)] {
+        let (guest, mut agent) = mk_guest().await;
+        let entry = format!(r#"{{"name":"{name}","kind":"file"}}"#);
+        let frame = format!("{{\"type\":\"entries\",\"entries\":[{entry}]}}\n");
+        agent.write_all(frame.as_bytes()).await.unwrap();
+        let listed = timeout(SOON, guest.list("/")).await.unwrap();
+        assert!(
+            matches!(listed, Err(GuestError::Malformed { .. })),
+            "{name}: {listed:?}"
+        );
+    }
 }
 
 #[tokio::test]
