@@ -116,7 +116,7 @@ impl Guest {
     }
 
     async fn ask(&mut self, operation: Operation<'_>) -> Result<(), GuestError> {
-        Ok(self.out.write_all(&operation.line()).await?)
+        say(&mut self.out, &operation.line()).await
     }
 
     async fn reply(&mut self) -> Result<Reply, GuestError> {
@@ -241,10 +241,7 @@ impl LastingGuest {
         let mut stats = Vec::with_capacity(paths.len());
         for batch in paths.chunks(BATCH) {
             let lines = batch.iter().map(|path| Operation::FsStat { path }.line());
-            self.0
-                .out
-                .write_all(&lines.collect::<Vec<_>>().concat())
-                .await?;
+            say(&mut self.0.out, &lines.collect::<Vec<_>>().concat()).await?;
             for _ in batch {
                 stats.push(match self.0.reply().await {
                     Ok(Reply::Stat(stat)) => Some(stat),
@@ -280,7 +277,13 @@ async fn send<E>(
         }
     }
     let end = Operation::DataEnd.line();
-    out.write_all(&end).await.map_err(lost)
+    say(out, &end).await.map_err(WriteError::Guest)
+}
+
+/// Sends what is answered. TLS keeps the last of what it is given until it is told that nothing follows.
+async fn say(out: &mut WriteHalf<TokioIo<Upgraded>>, lines: &[u8]) -> Result<(), GuestError> {
+    out.write_all(lines).await?;
+    Ok(out.flush().await?)
 }
 
 impl GuestFile {
