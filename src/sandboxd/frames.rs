@@ -1,7 +1,7 @@
 //! The frames that are exchanged with a guest's agent, `silkd`: JSON objects, one a line.
 //!
 //! A frame may have 8 MiB. What is sent stays far below, so that a guest that reads slowly holds back little; what comes is bounded
-//! as it comes, since a guest is not to be trusted, and neither is its node.
+//! as it comes, by what it may be, since a guest is not to be trusted, and neither is its node.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{GuestError, answer::printable};
 
-/// The longest frame that `silkd` sends or takes.
+/// The longest frame that `silkd` sends or takes: what one with bytes may have.
 pub(super) const MAX_FRAME: usize = 8 << 20;
+/// The longest with names, which come in batches.
+pub(super) const MAX_NAMES: usize = 1 << 20;
+/// The longest of any other kind.
+pub(super) const MAX_WORD: usize = 64 << 10;
 /// Bytes of a file in one frame that is sent.
 pub(super) const MAX_DATA: usize = 64 << 10;
 /// Bytes that are read at once.
@@ -111,33 +115,26 @@ pub enum GuestKind {
     Other,
 }
 
+/// The fields of every kind of reply. Not an enum by `type`: that one would take in a whole frame, in many times its size, before
+/// it knows which of them it wants.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Answer<'a> {
-    Data {
-        #[serde(borrow)]
-        data: Cow<'a, str>,
-    },
-    Entries {
-        entries: Vec<GuestEntry>,
-    },
-    Stat {
-        info: GuestStat,
-    },
-    Info {
-        #[serde(default)]
-        proto: u32,
-    },
-    Done,
-    Error {
-        #[serde(default)]
-        kind: String,
-        #[serde(default)]
-        message: String,
-    },
-    #[serde(other)]
-    Unexpected,
+struct Answer<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    data: Option<Text<'a>>,
+    entries: Option<Vec<GuestEntry>>,
+    info: Option<GuestStat>,
+    #[serde(default)]
+    proto: u32,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    message: String,
 }
+
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Reply {
     /// What a line says.
@@ -145,20 +142,24 @@ impl Reply {
     /// # Errors
     /// [`GuestError::Refused`] when it says that the agent does not do it, [`GuestError::Malformed`] when it says nothing known.
     pub(super) fn parse(line: &[u8]) -> Result<Self, GuestError> {
-        match serde_json::from_slice(line).map_err(malformed)? {
-            Answer::Data { data } => match STANDARD.decode(data.as_bytes()) {
-                Ok(bytes) => Ok(Self::Data(bytes.into())),
-                Err(_) => Err(GuestError::malformed("data that is no base64")),
-            },
-            Answer::Entries { entries } => Ok(Self::Entries(entries)),
-            Answer::Stat { info } => Ok(Self::Stat(info)),
-            Answer::Info { proto } => Ok(Self::Info(proto)),
-            Answer::Done => Ok(Self::Done),
-            Answer::Error { kind, message } => Err(GuestError::Refused {
-                refusal: kind.as_str().into(),
-                text: printable(&message),
+        let answer: Answer<'_> = serde_json::from_slice(line).map_err(malformed)?;
+        let empty = || GuestError::malformed("a reply without what it is to tell");
+        match &*answer.r#type {
+            "data" => {
+                let Text(data) = answer.data.ok_or_else(empty)?;
+                let bytes = STANDARD.decode(data.as_bytes());
+                let bytes = bytes.map_err(|_| GuestError::malformed("data that is no base64"))?;
+                Ok(Self::Data(bytes.into()))
+            }
+            "entries" => answer.entries.map(Self::Entries).ok_or_else(empty),
+            "stat" => answer.info.map(Self::Stat).ok_or_else(empty),
+            "info" => Ok(Self::Info(answer.proto)),
+            "done" => Ok(Self::Done),
+            "error" => Err(GuestError::Refused {
+                refusal: answer.kind.as_str().into(),
+                text: printable(&answer.message),
             }),
-            Answer::Unexpected => Err(GuestError::malformed("a reply of another kind")),
+            _ => Err(GuestError::malformed("a reply of another kind")),
         }
     }
 }
@@ -172,7 +173,7 @@ fn malformed(error: serde_json::Error) -> GuestError {
     ))
 }
 
-/// Lines as they come, each no longer than [`MAX_FRAME`]. Reading may be given up and taken up again.
+/// Lines as they come, each no longer than is asked for. Reading may be given up and taken up again.
 pub(super) struct Lines<R> {
     reader: R,
     buffer: BytesMut,
@@ -189,13 +190,13 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line, without its end.
+    /// The next line, of at most `longest` bytes, without its end.
     ///
     /// # Errors
     /// [`GuestError::Lost`] also at the end: who waits for a line has not been told that there is none.
-    pub(super) async fn next(&mut self) -> Result<Bytes, GuestError> {
+    pub(super) async fn next(&mut self, longest: usize) -> Result<Bytes, GuestError> {
         loop {
-            if let Some(line) = self.line()? {
+            if let Some(line) = self.line(longest)? {
                 return Ok(line);
             }
             self.buffer.reserve(READ_AHEAD);
@@ -207,12 +208,13 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    fn line(&mut self) -> Result<Option<Bytes>, GuestError> {
+    fn line(&mut self, longest: usize) -> Result<Option<Bytes>, GuestError> {
         let unsearched = &self.buffer[self.searched..];
         let found = unsearched.iter().position(|&byte| byte == b'\n');
         let end = found.map(|at| self.searched + at);
-        if end.unwrap_or(self.buffer.len()) > MAX_FRAME {
-            return Err(GuestError::malformed("a frame over 8 MiB"));
+        if end.unwrap_or(self.buffer.len()) > longest {
+            let reason = format!("a frame over {longest} bytes");
+            return Err(GuestError::malformed(&reason));
         }
         let Some(end) = end else {
             self.searched = self.buffer.len();
@@ -280,7 +282,8 @@ mod tests {
         for (line, reason) in [
             (r#"{"type":"data","data":"*"}"#, "data that is no base64"),
             (r#"{"type":"ready"}"#, "a reply of another kind"),
-            (r#"{"type":"data"}"#, "Data error at column 0"),
+            (r#"{"type":"data"}"#, "a reply without what it is to tell"),
+            ("{}", "Data error at column 2"),
             ("[", "Eof error at column 1"),
         ] {
             check(line, Err(&format!("{malformed}{reason}")));
@@ -307,9 +310,11 @@ mod tests {
             let mut pieces = mk_reader(text, size);
             let mut lines = Lines::new(&mut pieces);
             for expected in ["one", "", "two"] {
-                assert_eq!(lines.next().await.unwrap(), expected, "in pieces of {size}");
+                let line = lines.next(5).await.unwrap();
+                assert_eq!(line, expected, "in pieces of {size}");
             }
-            assert!(matches!(lines.next().await, Err(GuestError::Lost(_))));
+            let cut = lines.next(5).await;
+            assert!(matches!(cut, Err(GuestError::Lost(_))), "{cut:?}");
         }
     }
 
@@ -325,12 +330,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_without_end_is_not_collected() {
-        let endless = tokio::io::repeat(b'x');
-        let mut lines = Lines::new(endless);
-        assert!(matches!(
-            lines.next().await,
-            Err(GuestError::Malformed { .. })
-        ));
-        assert!(lines.buffer.len() <= MAX_FRAME + READ_AHEAD);
+        for longest in [MAX_WORD, MAX_NAMES, MAX_FRAME] {
+            let mut lines = Lines::new(tokio::io::repeat(b'x'));
+            let refused = lines.next(longest).await;
+            assert!(matches!(refused, Err(GuestError::Malformed { .. })));
+            assert!(lines.buffer.len() <= longest + READ_AHEAD);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_refused_though_it_has_come() {
+        let mut lines = Lines::new(&b"four\nfives\n"[..]);
+        assert_eq!(lines.next(4).await.unwrap(), "four");
+        let refused = lines.next(4).await;
+        assert!(matches!(refused, Err(GuestError::Malformed { .. })));
     }
 }

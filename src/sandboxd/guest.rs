@@ -8,7 +8,10 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 
-use super::frames::{GuestEntry, GuestStat, Lines, MAX_DATA, Operation, Reply, data_line};
+use super::frames::{
+    GuestEntry, GuestStat, Lines, MAX_DATA, MAX_FRAME, MAX_NAMES, MAX_WORD, Operation, Reply,
+    data_line,
+};
 
 /// Bytes of names of one directory that are taken from a guest.
 const MAX_LISTED: usize = 4 << 20;
@@ -119,12 +122,13 @@ impl Guest {
         say(&mut self.out, &operation.line()).await
     }
 
-    async fn reply(&mut self) -> Result<Reply, GuestError> {
-        Reply::parse(&self.lines.next().await?)
+    /// The next reply, of at most `longest` bytes.
+    async fn reply(&mut self, longest: usize) -> Result<Reply, GuestError> {
+        Reply::parse(&self.lines.next(longest).await?)
     }
 
     async fn done(&mut self) -> Result<(), GuestError> {
-        match self.reply().await? {
+        match self.reply(MAX_WORD).await? {
             Reply::Done => Ok(()),
             _ => Err(GuestError::malformed("another reply than done")),
         }
@@ -136,7 +140,7 @@ impl Guest {
     /// [`GuestRefusal::NotFound`] when it names nothing.
     pub async fn stat(mut self, path: &str) -> Result<GuestStat, GuestError> {
         self.ask(Operation::FsStat { path }).await?;
-        match self.reply().await? {
+        match self.reply(MAX_WORD).await? {
             Reply::Stat(stat) => Ok(stat),
             _ => Err(GuestError::malformed("another reply than a stat")),
         }
@@ -150,7 +154,7 @@ impl Guest {
         self.ask(Operation::FsList { path }).await?;
         let (mut found, mut listed) = (Vec::new(), 0);
         loop {
-            let entries = match self.reply().await? {
+            let entries = match self.reply(MAX_NAMES).await? {
                 Reply::Entries(entries) => entries,
                 Reply::Done => return Ok(found),
                 _ => return Err(GuestError::malformed("another reply than entries")),
@@ -172,7 +176,7 @@ impl Guest {
     /// See [`GuestError`].
     pub async fn lasting(mut self) -> Result<Option<LastingGuest>, GuestError> {
         self.ask(Operation::Info).await?;
-        match self.reply().await? {
+        match self.reply(MAX_WORD).await? {
             Reply::Info(version) if version >= LASTING => Ok(Some(LastingGuest(self))),
             Reply::Info(_) => Ok(None),
             _ => Err(GuestError::malformed("another reply than of itself")),
@@ -195,7 +199,7 @@ impl Guest {
     /// See [`GuestError`].
     pub async fn read(mut self, path: &str) -> Result<GuestFile, GuestError> {
         self.ask(Operation::FsRead { path }).await?;
-        let first = Some(self.reply().await?);
+        let first = Some(self.reply(MAX_FRAME).await?);
         Ok(GuestFile { guest: self, first })
     }
 
@@ -214,7 +218,7 @@ impl Guest {
         let Self { lines, out } = &mut self;
         let sent = tokio::select! {
             sent = send(out, bytes) => sent,
-            early = lines.next() => {
+            early = lines.next(MAX_WORD) => {
                 let reply = early.and_then(|line| Reply::parse(&line));
                 let early = |_| GuestError::malformed("a reply before the end of the file");
                 return Err(WriteError::Guest(reply.map_or_else(|error| error, early)));
@@ -223,10 +227,12 @@ impl Guest {
         match sent {
             Ok(()) => self.done().await.map_err(WriteError::Guest),
             // Who closes its end has mostly said why.
-            Err(WriteError::Guest(lost)) => Err(WriteError::Guest(match self.reply().await {
-                Err(refused @ GuestError::Refused { .. }) => refused,
-                _ => lost,
-            })),
+            Err(WriteError::Guest(lost)) => {
+                Err(WriteError::Guest(match self.reply(MAX_WORD).await {
+                    Err(refused @ GuestError::Refused { .. }) => refused,
+                    _ => lost,
+                }))
+            }
             Err(broken) => Err(broken),
         }
     }
@@ -243,7 +249,7 @@ impl LastingGuest {
             let lines = batch.iter().map(|path| Operation::FsStat { path }.line());
             say(&mut self.0.out, &lines.collect::<Vec<_>>().concat()).await?;
             for _ in batch {
-                stats.push(match self.0.reply().await {
+                stats.push(match self.0.reply(MAX_WORD).await {
                     Ok(Reply::Stat(stat)) => Some(stat),
                     Err(GuestError::Refused { .. }) => None,
                     Ok(_) => return Err(GuestError::malformed("another reply than a stat")),
@@ -294,7 +300,7 @@ impl GuestFile {
     pub async fn next(&mut self) -> Result<Option<Bytes>, GuestError> {
         let reply = match self.first.take() {
             Some(first) => first,
-            None => self.guest.reply().await?,
+            None => self.guest.reply(MAX_FRAME).await?,
         };
         match reply {
             Reply::Data(bytes) => Ok(Some(bytes)),
