@@ -23,6 +23,8 @@ const MAX_SHORT: usize = 2_000;
 const MAX_TRANSFERS: usize = 128;
 /// Calls of one sandbox at once: nobody takes all the places with the one that he has.
 const MAX_OF_SANDBOX: usize = 16;
+/// Bytes of long answers that wait at once for their clients to take them, in units of 1 KiB.
+const MAX_ANSWERS: usize = 256 << 10;
 /// How long calls go on once the server is asked to end. The listener then waits as long for the last of their answers.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -31,6 +33,7 @@ const GRACE: Duration = Duration::from_secs(15);
 pub(super) struct Calls {
     short: Arc<Semaphore>,
     transfers: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
     by_sandbox: Arc<DashMap<SandboxKey, usize>>,
     metrics: DataPlaneMetrics,
     shutdown: CancellationToken,
@@ -45,6 +48,9 @@ pub(super) struct Call {
     metrics: DataPlaneMetrics,
     // Held for one store or load. Not known until its end; and when it is dropped before, its client has left.
     outcome: Mutex<Option<Outcome>>,
+    answers: Arc<Semaphore>,
+    // Held for a store.
+    answer: Mutex<Option<OwnedSemaphorePermit>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -56,6 +62,7 @@ impl Calls {
         Self {
             short: Arc::new(Semaphore::new(MAX_SHORT)),
             transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+            answers: Arc::new(Semaphore::new(MAX_ANSWERS)),
             by_sandbox: Arc::default(),
             metrics,
             shutdown,
@@ -91,6 +98,8 @@ impl Calls {
             by_sandbox: self.by_sandbox.clone(),
             metrics: self.metrics.clone(),
             outcome: Mutex::new(None),
+            answers: self.answers.clone(),
+            answer: Mutex::new(None),
             _place: place,
         }))
     }
@@ -116,6 +125,18 @@ impl Call {
     /// Notes how it ended, unless that is known.
     pub(super) fn ends(&self, outcome: Outcome) {
         self.outcome.lock().get_or_insert(outcome);
+    }
+
+    /// Finds room for so many bytes of its answer, until it is over.
+    ///
+    /// # Errors
+    /// 503 when there is none. Without a time to come back at: what was asked for may be done.
+    pub(super) fn keeps(&self, n_bytes: usize) -> Result<(), Status> {
+        let units = u32::try_from(n_bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let room = self.answers.clone().try_acquire_many_owned(units);
+        let none = |_| Status::unavailable("the server has no room for the answer");
+        *self.answer.lock() = Some(room.map_err(none)?);
+        Ok(())
     }
 
     /// Notes that it ended so.
@@ -178,6 +199,19 @@ mod tests {
         assert!(begin(Action::List, "a").is_ok(), "has places of its own");
         drop(files);
         assert!(begin(Action::Upload, "a").is_ok());
+    }
+
+    #[test]
+    fn answers_have_so_much_room() {
+        let calls = mk_calls();
+        let begin = |name: &str| calls.begin(Action::Execute, key(name)).unwrap();
+        let (first, second) = (begin("a"), begin("b"));
+        first.keeps(200 << 20).unwrap();
+        let refused = second.keeps(60 << 20).unwrap_err();
+        let told = (refused.code().as_u16(), refused.retry_after_seconds());
+        assert_eq!(told, (503, None));
+        drop(first);
+        second.keeps(60 << 20).unwrap();
     }
 
     #[tokio::test(start_paused = true)]

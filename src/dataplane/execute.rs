@@ -7,9 +7,10 @@ use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    answer,
     error::{is_timeout, of_gateway},
     path::DIRECTORY,
-    router::{Visit, json},
+    router::Visit,
 };
 use crate::{
     apiserver::{Body, RequestBody, Status},
@@ -58,13 +59,15 @@ pub(super) async fn execute(
         timeout_seconds: within.as_secs_f64().ceil() as u64,
     };
     let gateway = visit.gateway();
-    match gateway.exec(visit.sandbox(), &entry, &exec, within).await {
-        Ok(reply) => Ok(json(&Answer::from(reply))),
+    let answer = match gateway.exec(visit.sandbox(), &entry, &exec, within).await {
+        Ok(reply) => Answer::from(reply),
         Err(error) => match own.filter(|_| is_timeout(&error)) {
-            Some(own) => Ok(json(&Answer::timed_out(own))),
-            None => Err(of_gateway(visit.key(), &error)),
+            Some(own) => Answer::timed_out(own),
+            None => return Err(of_gateway(visit.key(), &error)),
         },
-    }
+    };
+    let about = answer.stdout.len() + answer.stderr.len();
+    answer::json(visit, answer, about).await
 }
 
 impl Request {

@@ -1,21 +1,13 @@
 //! `download`, `list` and `exists`: what is read of a guest's files.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use futures::{Stream, stream};
+use futures::stream;
 use http::{HeaderValue, Response, header};
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{
-    calls::{Call, End},
-    error::of_guest,
-    metrics::Outcome,
-    path::GuestPath,
-    router::{Visit, json as answer},
-};
+use super::{answer, error::of_guest, path::GuestPath, router::Visit};
 use crate::{
     apiserver::{Body, Interrupted, Status},
     gateway::Entry as Opened,
@@ -65,10 +57,12 @@ pub(super) async fn download(
         file: file.map_err(refused)?,
         left: MAX_FILE,
         sent: visit.bytes("out"),
-        end: visit.end(),
-        call: visit.call(),
     };
-    let mut response = Response::new(Body::stream(download.stream()));
+    let bytes = stream::try_unfold(download, async |mut download: Download| {
+        let next = download.next().await;
+        next.map(|bytes| bytes.map(|bytes| (bytes, download)))
+    });
+    let mut response = Response::new(answer::body(visit, bytes));
     let octets = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(header::CONTENT_TYPE, octets);
     Ok(response)
@@ -80,37 +74,12 @@ struct Download {
     /// Bytes that may still come: a file may grow while it is read.
     left: u64,
     sent: Counter,
-    end: End,
-    call: Arc<Call>,
 }
 
 impl Download {
-    fn stream(self) -> impl Stream<Item = Result<Bytes, Interrupted>> + Send {
-        stream::unfold(Some(self), async |download| {
-            let mut download = download?;
-            match download.next().await {
-                Ok(Some(bytes)) => Some((Ok(bytes), Some(download))),
-                Ok(None) => {
-                    download.call.ends(Outcome::Done);
-                    None
-                }
-                Err(error) => {
-                    download.call.ends(Outcome::Failed);
-                    Some((Err(error), None))
-                }
-            }
-        })
-    }
-
+    /// The next bytes; `None` once all have come.
     async fn next(&mut self) -> Result<Option<Bytes>, Interrupted> {
-        let next = tokio::select! {
-            next = self.file.next() => next,
-            status = self.end.clone() => return Err(Interrupted::new(status.message())),
-        };
-        let bytes = match next {
-            Ok(bytes) => bytes,
-            Err(error) => return Err(broken(&error)),
-        };
+        let bytes = self.file.next().await.map_err(|error| broken(&error))?;
         let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let Some(left) = self.left.checked_sub(length) else {
             return Err(Interrupted::new("the file has grown too large"));
@@ -142,7 +111,9 @@ pub(super) async fn list(visit: &Visit<'_>, path: &GuestPath) -> Result<Response
     let times = times.into_iter().chain(std::iter::repeat(None));
     let shown = entries.into_iter().zip(times);
     let shown: Vec<_> = shown.map(|(entry, time)| Entry::new(entry, time)).collect();
-    Ok(answer(&shown))
+    // Every name has some room beside it.
+    let about = shown.iter().map(|entry| entry.name.len() + 64).sum();
+    answer::json(visit, shown, about).await
 }
 
 /// When each of the names in a directory last changed. An agent that is too old to be asked for many says none.
@@ -190,5 +161,5 @@ pub(super) async fn exists(visit: &Visit<'_>, path: &GuestPath) -> Result<Respon
         }) => false,
         Err(error) => return Err(of_guest(path, &error)),
     };
-    Ok(answer(&json!({ "exists": exists })))
+    answer::json(visit, json!({ "exists": exists }), 0).await
 }

@@ -8,11 +8,13 @@
 //!   is known nothing is looked up: a sandbox's existence is told to who may know it.
 //! - A command is sent once, whatever becomes of its answer.
 //! - A file is never whole in memory; who reads slowly is sent slowly, and who sends fast waits for the guest.
-//! - Each call has an end: at its deadline, when its client goes, and soon after the server is asked to end. The guest's part ends with it.
+//! - Each call has an end: at its deadline, when its client goes, and soon after the server is asked to end. The guest's part ends
+//!   with it, and what is not taken of its answer is dropped.
 //! - A sandbox that is suspended is not woken, as the daemon would do: its object says that it does not run.
 //!
 //! Source: the Python package `k8s-agent-sandbox` 1.0.8, and the router and runtime that it was written for.
 
+mod answer;
 mod calls;
 mod error;
 mod execute;

@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http::{HeaderMap, Request, Response, request::Parts};
 use prometheus_client::metrics::counter::Counter;
-use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,8 +14,7 @@ use super::{
     error::{of_gateway, unknown},
     execute::execute,
     files::{download, exists, list},
-    metrics::Outcome,
-    target::{Action, PATH, Route, Target},
+    target::{PATH, Route, Target},
     upload::upload,
 };
 use crate::{
@@ -98,13 +96,8 @@ impl DataPlane {
             answer = visit.make(route, &head.headers, body) => answer,
             status = end => Err(status),
         };
-        match &answer {
-            Err(status) => call.refused(status),
-            // The rest of a file is on its way.
-            Ok(_) if action == Action::Download => {}
-            Ok(_) => call.ends(Outcome::Done),
-        }
-        answer
+        // How another one ends is known once its answer is on its way.
+        answer.inspect_err(|status| call.refused(status))
     }
 }
 
@@ -196,13 +189,4 @@ impl Visit<'_> {
     pub(super) fn bytes(&self, direction: &'static str) -> Counter {
         self.plane.metrics.bytes(direction)
     }
-}
-
-/// A value as the answer.
-pub(super) fn json(value: &impl Serialize) -> Response<Body> {
-    let body = serde_json::to_vec(value).expect("strings, numbers and lists always encode");
-    let mut response = Response::new(Body::whole(body));
-    let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
 }

@@ -17,11 +17,7 @@ use multer::{Constraints, Field, Multipart, SizeLimit};
 use serde_json::json;
 
 use super::{
-    error::of_guest,
-    files::MAX_FILE,
-    metrics::Outcome,
-    path::GuestPath,
-    router::{Visit, json as answer},
+    answer, error::of_guest, files::MAX_FILE, metrics::Outcome, path::GuestPath, router::Visit,
 };
 use crate::{
     apiserver::{Body, Interrupted, RequestBody, Status},
@@ -54,7 +50,8 @@ pub(super) async fn upload(
     // So that the connection can be asked more; what is wrong with the rest changes nothing any more.
     while let Ok(Some(_)) = form.next_field().await {}
     let text = format!("file {name:?} was written");
-    Ok(answer(&json!({ "message": text })))
+    let about = text.len();
+    answer::json(visit, json!({ "message": text }), about).await
 }
 
 /// Writes the part's bytes as they come, with the directories that the path needs.

@@ -220,6 +220,49 @@ async fn a_client_that_does_not_read_is_not_sent_everything() {
 }
 
 #[tokio::test]
+async fn an_answer_that_nobody_takes_ends_with_its_call() {
+    // As JSON six times as much, and more than a client's connection takes in before anybody reads it.
+    const SIZE: usize = 2 << 20;
+    let cluster = mk_cluster("box").await;
+    cluster.sandbox("box").upload("a", &vec![7; SIZE]).await;
+    cluster.sandbox("box").upload("b", &vec![7; 6 * SIZE]).await;
+    let command = json!({"command": "cat a"}).to_string();
+    for (method, path, body) in [("POST", "execute", &*command), ("GET", "download/b", "")] {
+        let client = cluster.door.client(ADMIN).await;
+        let path = format!("{ROUTER}/{path}");
+        let headers = [("x-sandbox-id", "box"), ("x-sandbox-timeout", "5")];
+        let answer = client.open(method, &path, &headers, body.to_owned()).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(cluster.open_calls(), 1.0, "{path}");
+        until("the call is over", || cluster.open_calls() == 0.0).await;
+        let whole = timeout(SOON, answer.into_body().collect()).await;
+        assert!(
+            whole.expect("an end").is_err(),
+            "{path}: a part for a whole"
+        );
+    }
+    let failed = ["execute", "download"].map(|action| {
+        cluster.series(&format!(
+            "sandbox_apiserver_dataplane_calls_total{{action=\"{action}\",result=\"failed\"}}"
+        ))
+    });
+    assert_eq!(failed, [1.0, 1.0]);
+}
+
+#[tokio::test]
+async fn a_long_answer_comes_whole() {
+    const SIZE: usize = 3 << 20;
+    let cluster = mk_cluster("box").await;
+    let sandbox = cluster.sandbox("box");
+    sandbox.upload("a", &vec![b'a'; SIZE]).await;
+    let said = sandbox.execute("cat a").await;
+    assert_eq!(said["stdout"].as_str().map(str::len), Some(SIZE));
+    let done = "sandbox_apiserver_dataplane_calls_total{action=\"execute\",result=\"done\"}";
+    assert_eq!(cluster.series(done), 1.0);
+    assert_eq!(cluster.open_calls(), 0.0);
+}
+
+#[tokio::test]
 async fn a_server_that_ends_takes_no_calls() {
     let cluster = mk_cluster("box").await;
     cluster.door.closing.cancel();
