@@ -31,13 +31,12 @@ impl Gateway {
             phase if phase.is_suspended() => return Err(conflict(PAUSED)),
             _ => {}
         }
-        // Let in now, the call would wake what is about to be put away.
-        if let Some(call) = self.inner.phases.under_way(&sandbox.uid) {
-            return Err(conflict(&format!("a {call} is under way")));
-        }
+        self.check_settled(sandbox)?;
         let address = self.address_of(sandbox)?;
         let answer = self.daemon(&address).sandbox(&sandbox.claim).await;
         let found = self.answered(sandbox, &address, "entry", answer).await?;
+        // What was begun meanwhile, the answer may not show yet.
+        self.check_settled(sandbox)?;
         if found.row.hibernated || found.row.archived {
             return Err(conflict(PAUSED));
         }
@@ -57,6 +56,7 @@ impl Gateway {
         request: &ExecRequest,
         within: Duration,
     ) -> Result<ExecReply> {
+        self.check_settled(sandbox)?;
         let daemon = self.inner.daemons.node(&entry.address, within);
         let answer = daemon.exec(&sandbox.claim, &entry.token, request).await;
         self.let_in(sandbox, entry, "exec", answer).await
@@ -67,9 +67,18 @@ impl Gateway {
     /// # Errors
     /// See [`super::Error`].
     pub async fn guest(&self, sandbox: &Sandbox, entry: &Entry) -> Result<Guest> {
+        self.check_settled(sandbox)?;
         let daemon = self.daemon(&entry.address);
         let answer = daemon.guest(&sandbox.claim, &entry.token).await;
         self.let_in(sandbox, entry, "guest", answer).await
+    }
+
+    /// Whether nothing is under way after which the sandbox may not run. Let in then, a call would wake what is about to be put away.
+    fn check_settled(&self, sandbox: &Sandbox) -> Result<()> {
+        match self.inner.phases.under_way(&sandbox.uid) {
+            Some(call) => Err(conflict(&format!("a {call} is under way"))),
+            None => Ok(()),
+        }
     }
 
     /// As [`Self::answered`], but for a guest that keeps its caller waiting its node is not suspected.

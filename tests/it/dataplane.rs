@@ -301,6 +301,42 @@ async fn a_sandbox_is_not_woken_while_it_is_put_to_sleep() {
 }
 
 #[tokio::test]
+async fn a_pause_that_begins_while_the_node_is_asked_keeps_a_call_out() {
+    let mut options = mk_node(2);
+    options.latency.snapshot = Duration::from_secs(4);
+    let cluster = Cluster::start(options).await;
+    cluster.create("box").await;
+    let node = &cluster.nodes.nodes()[0];
+    let late = sim::Fault {
+        kind: sim::FaultKind::Late { millis: 1_000 },
+        method: Some("GET".to_owned()),
+        path: "/v1/sandboxes/*".to_owned(),
+        times: None,
+    };
+    assert!(node.inject(late).await);
+    let before = node.log().len();
+    let asked = || {
+        node.log()[before..]
+            .iter()
+            .any(|request| request.method == "GET" && request.path.starts_with("/v1/sandboxes/"))
+    };
+    let sandbox = cluster.sandbox("box");
+    let command = json!({"command": "pwd"});
+    let called = sandbox.ask(&command);
+    let paused = async {
+        until("the node is asked", asked).await;
+        let pause = json!({"spec": {"operatingMode": "Suspended"}});
+        cluster.client.merge(item("box"), &pause).await
+    };
+    let (refused, paused) = tokio::join!(called, paused);
+    let status = refused.refusal(409, "Conflict");
+    let text = status["message"].as_str().unwrap();
+    assert!(text.ends_with("a pause is under way"), "{text}");
+    assert_eq!(paused.code(), 200);
+    assert_eq!(node.counters().wakes, 0);
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_not_there_is_not_found() {
     let cluster = mk_cluster("box").await;
     let command = json!({"command": "pwd"});
