@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dashmap::DashMap;
+use compact_str::CompactString;
 use futures::{
     FutureExt,
     future::{BoxFuture, Shared},
@@ -14,18 +14,28 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{DataPlaneMetrics, metrics::Outcome, target::Action};
+use super::{
+    DataPlaneMetrics,
+    metrics::Outcome,
+    seats::{Seat, Seats},
+    target::Action,
+};
 use crate::{api::SandboxKey, apiserver::Status};
 
-/// Commands, lists and questions at once. One that waits costs two sockets and little else.
+/// Commands, lists and questions at once. Most wait, with two sockets and a command, which may have half a MiB. What they are
+/// answered is bounded apart: by the client of the daemons as it comes, and by [`MAX_ANSWERS`] as it goes.
 const MAX_SHORT: usize = 2_000;
-/// Files on their way at once. Each may hold a frame and what it says, 15 MiB where somebody means harm.
+/// Files on their way at once. Each may hold a frame of 8 MiB, in a buffer that grew to twice as much, and the 6 MiB that it says,
+/// where somebody means harm: 3 GiB with all of them.
 const MAX_TRANSFERS: usize = 128;
-/// Calls of one sandbox at once: nobody takes all the places with the one that he has.
+/// Part of these places that one namespace may have: a tenant who may make many sandboxes leaves places to others.
+const NAMESPACE_PART: usize = 4;
+/// Calls of one sandbox at once: a client that repeats itself leaves places to others of its namespace.
 const MAX_OF_SANDBOX: usize = 16;
 /// Bytes of long answers that wait at once for their clients to take them, in units of 1 KiB.
 const MAX_ANSWERS: usize = 256 << 10;
-/// How long calls go on once the server is asked to end. The listener then waits as long for the last of their answers.
+/// How long calls go on once the server is asked to end: half the time after which the listener cuts what is left, so that their
+/// clients are told.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// The calls of a server.
@@ -34,7 +44,9 @@ pub(super) struct Calls {
     short: Arc<Semaphore>,
     transfers: Arc<Semaphore>,
     answers: Arc<Semaphore>,
-    by_sandbox: Arc<DashMap<SandboxKey, usize>>,
+    by_sandbox: Seats<SandboxKey>,
+    /// Files and what is short apart, as their places are.
+    by_namespace: Seats<(CompactString, bool)>,
     metrics: DataPlaneMetrics,
     shutdown: CancellationToken,
 }
@@ -43,15 +55,15 @@ pub(super) struct Calls {
 #[derive(Debug)]
 pub(super) struct Call {
     action: Action,
-    key: SandboxKey,
-    by_sandbox: Arc<DashMap<SandboxKey, usize>>,
     metrics: DataPlaneMetrics,
-    // Held for one store or load. Not known until its end; and when it is dropped before, its client has left.
+    // Held for one store or load. Unset until it is known how the call ends; a call that is over before that has lost its client.
     outcome: Mutex<Option<Outcome>>,
     answers: Arc<Semaphore>,
     // Held for a store.
     answer: Mutex<Option<OwnedSemaphorePermit>>,
     _place: OwnedSemaphorePermit,
+    _of_sandbox: Seat<SandboxKey>,
+    _of_namespace: Seat<(CompactString, bool)>,
 }
 
 /// When a call has to end, whatever it is doing, and why.
@@ -63,7 +75,8 @@ impl Calls {
             short: Arc::new(Semaphore::new(MAX_SHORT)),
             transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
             answers: Arc::new(Semaphore::new(MAX_ANSWERS)),
-            by_sandbox: Arc::default(),
+            by_sandbox: Seats::default(),
+            by_namespace: Seats::default(),
             metrics,
             shutdown,
         }
@@ -73,34 +86,32 @@ impl Calls {
     ///
     /// # Errors
     /// 429 when there are too many.
-    pub(super) fn begin(&self, action: Action, key: SandboxKey) -> Result<Arc<Call>, Status> {
+    pub(super) fn begin(&self, action: Action, key: &SandboxKey) -> Result<Arc<Call>, Status> {
         let busy = |whose: &str| {
             let text = format!("{whose} has too many commands and files under way");
             Status::too_many_requests(text, 1)
         };
-        let places = match action.is_transfer() {
-            true => &self.transfers,
-            false => &self.short,
+        let (places, most) = match action.is_transfer() {
+            true => (&self.transfers, MAX_TRANSFERS),
+            false => (&self.short, MAX_SHORT),
         };
+        let of_sandbox = self.by_sandbox.take(key.clone(), MAX_OF_SANDBOX);
+        let of_sandbox = of_sandbox.ok_or_else(|| busy("the sandbox"))?;
+        let namespace = (key.namespace.clone(), action.is_transfer());
+        let of_namespace = self.by_namespace.take(namespace, most / NAMESPACE_PART);
+        let of_namespace = of_namespace.ok_or_else(|| busy("the namespace"))?;
         let place = places.clone().try_acquire_owned();
         let place = place.map_err(|_| busy("the server"))?;
-        {
-            let mut n_calls = self.by_sandbox.entry(key.clone()).or_default();
-            if *n_calls >= MAX_OF_SANDBOX {
-                return Err(busy("the sandbox"));
-            }
-            *n_calls += 1;
-        }
         self.metrics.open_calls.inc();
         Ok(Arc::new(Call {
             action,
-            key,
-            by_sandbox: self.by_sandbox.clone(),
             metrics: self.metrics.clone(),
             outcome: Mutex::new(None),
             answers: self.answers.clone(),
             answer: Mutex::new(None),
             _place: place,
+            _of_sandbox: of_sandbox,
+            _of_namespace: of_namespace,
         }))
     }
 
@@ -150,10 +161,6 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.by_sandbox
-            .alter(&self.key, |_, n_calls| n_calls.saturating_sub(1));
-        self.by_sandbox
-            .remove_if(&self.key, |_, n_calls| *n_calls == 0);
         self.metrics.open_calls.dec();
         let outcome = self.outcome.lock().unwrap_or(Outcome::Left);
         self.metrics.ended(self.action, outcome);
@@ -175,7 +182,7 @@ mod tests {
     #[test]
     fn a_sandbox_has_so_many_and_a_server_has_more() {
         let calls = mk_calls();
-        let begin = |action, name: &str| calls.begin(action, key(name));
+        let begin = |action, name: &str| calls.begin(action, &key(name));
         let mut held: Vec<_> = (0..MAX_OF_SANDBOX)
             .map(|_| begin(Action::Execute, "a").unwrap())
             .collect();
@@ -189,22 +196,38 @@ mod tests {
         held.pop();
         assert!(begin(Action::Execute, "a").is_ok());
         drop(held);
-        assert!(calls.by_sandbox.is_empty());
+        assert!(calls.by_sandbox.are_free() && calls.by_namespace.are_free());
         assert_eq!(calls.metrics.open_calls.get(), 0);
+    }
 
-        let files: Vec<_> = (0..MAX_TRANSFERS)
-            .map(|number| begin(Action::Download, &format!("s{number}")).unwrap())
+    #[test]
+    fn a_namespace_has_a_part_of_a_server_s_places() {
+        let calls = mk_calls();
+        let begin = |action, namespace: usize, name: usize| {
+            let key = SandboxKey::new(format!("ns{namespace}"), format!("s{name}"));
+            calls.begin(action, &key)
+        };
+        let part = MAX_TRANSFERS / NAMESPACE_PART;
+        let mut files: Vec<_> = (0..part)
+            .map(|name| begin(Action::Download, 0, name).unwrap())
             .collect();
-        assert!(begin(Action::Upload, "a").is_err());
-        assert!(begin(Action::List, "a").is_ok(), "has places of its own");
+        let refused = begin(Action::Upload, 0, part).unwrap_err();
+        assert!(refused.message().starts_with("the namespace has too many"));
+        assert!(begin(Action::List, 0, 0).is_ok(), "has places of its own");
+        for name in part..MAX_TRANSFERS {
+            files.push(begin(Action::Download, name / part, name).unwrap());
+        }
+        let refused = begin(Action::Upload, NAMESPACE_PART, 0).unwrap_err();
+        assert!(refused.message().starts_with("the server has too many"));
         drop(files);
-        assert!(begin(Action::Upload, "a").is_ok());
+        assert!(begin(Action::Upload, NAMESPACE_PART, 0).is_ok());
+        assert!(calls.by_sandbox.are_free() && calls.by_namespace.are_free());
     }
 
     #[test]
     fn answers_have_so_much_room() {
         let calls = mk_calls();
-        let begin = |name: &str| calls.begin(Action::Execute, key(name)).unwrap();
+        let begin = |name: &str| calls.begin(Action::Execute, &key(name)).unwrap();
         let (first, second) = (begin("a"), begin("b"));
         first.keeps(200 << 20).unwrap();
         let refused = second.keeps(60 << 20).unwrap_err();

@@ -22,6 +22,7 @@ mod files;
 mod metrics;
 mod path;
 mod router;
+mod seats;
 mod target;
 mod upload;
 

@@ -81,7 +81,7 @@ impl DataPlane {
         };
         let Target { key, within } = Target::read(&head.headers)?;
         let sandbox = self.find(&key)?;
-        let call = self.calls.begin(action, key.clone())?;
+        let call = self.calls.begin(action, &key)?;
         let deadline = begun + within;
         let end = self.calls.end(deadline);
         let visit = Visit {
