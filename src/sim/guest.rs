@@ -15,8 +15,6 @@ use super::{
     shell::{Command, Run},
 };
 
-/// Bytes that a command may say.
-const MAX_OUTPUT: usize = 8 << 20;
 /// Commands without a limit end too: a simulation has nothing to do for years.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -47,7 +45,7 @@ impl Call<'_> {
         let run = timeout_at(Instant::now() + limit, self.run(number, &body.argv)).await;
         let too_long = |_| Refusal::with_status(StatusCode::GATEWAY_TIMEOUT, "exec timed out");
         let run = run.map_err(too_long)??;
-        if run.stdout.len() + run.stderr.len() > MAX_OUTPUT {
+        if run.says_too_much() {
             let text = "output over 8 MiB";
             return Err(Refusal::with_status(StatusCode::PAYLOAD_TOO_LARGE, text));
         }
@@ -78,6 +76,9 @@ impl Call<'_> {
             let now = daemon.now.0 / 1_000;
             let files = &mut daemon.claim_of(number)?.extra_mut().files;
             run.step(command, files, now);
+            if run.says_too_much() {
+                break;
+            }
         }
         Ok(run)
     }

@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use super::files::{Files, Trouble};
+use super::files::{Files, MAX_BYTES, Trouble};
 
+/// Bytes that a line may say.
+const MAX_OUTPUT: usize = 8 << 20;
 /// What a shell says of a line that it cannot read, and of a command that it does not know.
 const UNREADABLE: i64 = 2;
 const UNKNOWN: i64 = 127;
@@ -27,6 +29,16 @@ enum Output {
     Stderr,
     File(String),
     Append(String),
+}
+
+impl Output {
+    /// Bytes that it takes.
+    fn most(&self) -> usize {
+        match self {
+            Self::Stdout | Self::Stderr => MAX_OUTPUT,
+            Self::File(_) | Self::Append(_) => MAX_BYTES,
+        }
+    }
 }
 
 /// What a line has said so far.
@@ -137,6 +149,11 @@ impl Run {
         !self.ended && (!command.if_ok || self.exit_code == 0)
     }
 
+    /// Whether it has said more than a line may.
+    pub(super) fn says_too_much(&self) -> bool {
+        self.stdout.len() + self.stderr.len() > MAX_OUTPUT
+    }
+
     /// Runs a command that has taken its time.
     pub(super) fn step(&mut self, command: &Command, files: &mut Files, now: i64) {
         let said = self.say(command, files);
@@ -175,6 +192,10 @@ impl Run {
             "cat" => {
                 for path in arguments {
                     said.extend(files.read(path)?);
+                    // More is refused in any case: a line with many names must not fill the memory.
+                    if said.len() > command.output.most() {
+                        break;
+                    }
                 }
             }
             "ls" => {
@@ -251,6 +272,25 @@ mod tests {
             "echo 'a",
             (2, "", "sh: not in this shell: a quote without end\n"),
         );
+    }
+
+    #[test]
+    fn what_is_too_much_is_not_collected() {
+        let mut files = Files::default();
+        files.write("/f", vec![b'a'; 3 << 20].into(), 0).unwrap();
+        let say = |line: &str, files: &mut Files| {
+            let mut run = Run::default();
+            run.step(&Command::parse(line).unwrap()[0], files, 0);
+            run
+        };
+        let many = "cat".to_owned() + &" /f".repeat(1_000);
+        let run = say(&many, &mut files);
+        assert!(run.says_too_much());
+        assert_eq!(run.stdout.len(), 9 << 20);
+        let run = say(&(many + " > /g"), &mut files);
+        assert_eq!((run.exit_code, files.read("/g").is_err()), (1, true));
+        assert_eq!(say("cat /f /f /f /f > /g", &mut files).exit_code, 0);
+        assert_eq!(files.read("/g").unwrap().len(), 12 << 20);
     }
 
     #[test]
