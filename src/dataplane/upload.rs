@@ -7,6 +7,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use http::{HeaderMap, Response, header};
 use http_body::Body as _;
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::{
     answer, error::of_guest, files::MAX_FILE, metrics::Outcome, path::GuestPath, router::Visit,
@@ -27,6 +29,8 @@ use crate::{
 const FIELD: &str = "file";
 /// Bytes of a body beside the file: boundaries, heads of parts, parts of another name.
 const MAX_BESIDE: usize = 256 << 10;
+/// How long what follows the file is taken.
+const REST_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes that are given to the parser at once.
 const PIECE: usize = 64 << 10;
 
@@ -48,7 +52,8 @@ pub(super) async fn upload(
     let path = GuestPath::read(&name)?.of_file()?;
     write(visit, &path, field, &ahead).await?;
     // So that the connection can be asked more; what is wrong with the rest changes nothing any more.
-    while let Ok(Some(_)) = form.next_field().await {}
+    let rest = async { while let Ok(Some(_)) = form.next_field().await {} };
+    let _ = timeout(REST_WITHIN, rest).await;
     let text = format!("file {name:?} was written");
     let about = text.len();
     answer::json(visit, json!({ "message": text }), about).await
@@ -91,7 +96,10 @@ fn form(
     let content_type = content_type.and_then(|value| value.to_str().ok());
     let boundary = multer::parse_boundary(content_type.unwrap_or_default());
     let boundary = boundary.map_err(|error| broken(&error))?;
-    let constraints = Constraints::new().size_limit(SizeLimit::new().whole_stream(most));
+    let limit = SizeLimit::new()
+        .whole_stream(most)
+        .for_field(FIELD, MAX_FILE);
+    let constraints = Constraints::new().size_limit(limit);
     let pieces = Pieces {
         body,
         held: Bytes::new(),
@@ -130,7 +138,9 @@ fn has_left(error: &multer::Error) -> bool {
 /// What is wrong with a body that could not be read to the end of its file.
 fn broken(error: &multer::Error) -> Status {
     match error {
-        multer::Error::StreamSizeExceeded { .. } => too_large(),
+        multer::Error::StreamSizeExceeded { .. } | multer::Error::FieldSizeExceeded { .. } => {
+            too_large()
+        }
         error => Status::bad_request(format!("the body is no form with a file: {error}")),
     }
 }
@@ -224,6 +234,28 @@ mod tests {
             let before = ahead.fetch_sub(chunk.len(), Ordering::Relaxed);
             assert!(before <= 3 * PIECE, "{before}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_file_has_so_many_bytes_whatever_is_beside_it() {
+        let (mut form, ahead) = mk_form(endless(FILE, vec![b'a'; 1 << 20].leak()));
+        let mut field = find(&mut form).await.unwrap().unwrap();
+        let mut taken = 0;
+        let refused = loop {
+            match field.chunk().await {
+                Ok(chunk) => {
+                    let length = chunk.expect("it has no end").len();
+                    ahead.fetch_sub(length, Ordering::Relaxed);
+                    taken += length as u64;
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(broken(&refused).code(), 413);
+        assert!(
+            taken <= MAX_FILE && taken + 2 * PIECE as u64 > MAX_FILE,
+            "{taken}"
+        );
     }
 
     #[tokio::test]

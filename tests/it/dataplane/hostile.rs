@@ -90,6 +90,19 @@ async fn a_body_without_an_end_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_file_is_written_though_its_body_does_not_end() {
+    let cluster = mk_cluster("box").await;
+    let file = form("file", "a", b"x");
+    let all_but_the_end = Bytes::from(file[..file.len() - 4].to_vec());
+    let next = Bytes::from_static(b"\r\nContent-Disposition: form-data; name=\"b\"\r\n\r\n");
+    let body = stream::iter([all_but_the_end, next]).chain(stream::pending());
+    let written = timeout(SOON, upload(&cluster, &[], mk_body(body))).await;
+    assert_eq!(written.expect("an answer").code(), 200);
+    let read = cluster.sandbox("box").get("download/a").await;
+    assert_eq!(read.text(), "x");
+}
+
+#[tokio::test]
 async fn an_upload_whose_client_goes_leaves_what_was_there() {
     let cluster = mk_cluster("box").await;
     cluster.sandbox("box").upload("a", b"before").await;
