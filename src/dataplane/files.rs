@@ -1,11 +1,14 @@
 //! `download`, `list` and `exists`: what is read of a guest's files.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderValue, Response, header};
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::{answer, error::of_guest, path::GuestPath, router::Visit};
 use crate::{
@@ -19,6 +22,8 @@ pub(super) const MAX_FILE: u64 = 256 << 20;
 
 /// Names of which it is asked when they last changed: a question for each.
 const MAX_TIMED: usize = 1_000;
+/// How long is waited for the times: a list without them is better than none.
+const TIMES_WITHIN: Duration = Duration::from_secs(3);
 
 /// One name in a list.
 #[derive(Serialize)]
@@ -94,7 +99,7 @@ impl Download {
 fn broken(error: &GuestError) -> Interrupted {
     if !matches!(error, GuestError::Refused { .. }) {
         let error = error as &dyn std::error::Error;
-        tracing::warn!(error, "a file broke off on its way out of a sandbox");
+        tracing::debug!(error, "a file broke off on its way out of a sandbox");
     }
     Interrupted::new(error.to_string())
 }
@@ -105,9 +110,13 @@ pub(super) async fn list(visit: &Visit<'_>, path: &GuestPath) -> Result<Response
     let entries = visit.guest(&entry).await?.list(path.as_str()).await;
     let entries = entries.map_err(|error| of_guest(path, &error))?;
     let times = match entries.len() {
-        1..=MAX_TIMED => times(visit, &entry, path, &entries).await?,
-        _ => Vec::new(),
+        1..=MAX_TIMED => {
+            let times = times(visit, &entry, path, &entries);
+            timeout(TIMES_WITHIN, times).await.ok().flatten()
+        }
+        _ => None,
     };
+    let times = times.unwrap_or_default();
     let times = times.into_iter().chain(std::iter::repeat(None));
     let shown = entries.into_iter().zip(times);
     let shown: Vec<_> = shown.map(|(entry, time)| Entry::new(entry, time)).collect();
@@ -116,24 +125,23 @@ pub(super) async fn list(visit: &Visit<'_>, path: &GuestPath) -> Result<Response
     answer::json(visit, shown, about).await
 }
 
-/// When each of the names in a directory last changed. An agent that is too old to be asked for many says none.
+/// When each of the names in a directory last changed; `None` when that is not told, as by an agent that is too old to be asked for
+/// many.
 async fn times(
     visit: &Visit<'_>,
     entry: &Opened,
     directory: &GuestPath,
     entries: &[GuestEntry],
-) -> Result<Vec<Option<i64>>, Status> {
+) -> Option<Vec<Option<i64>>> {
     let directory = directory.as_str().trim_end_matches('/');
     let paths: Vec<_> = entries
         .iter()
         .map(|entry| format!("{directory}/{}", entry.name))
         .collect();
-    let stats = match visit.guest(entry).await?.lasting().await {
-        Ok(Some(guest)) => guest.stats(&paths).await.unwrap_or_default(),
-        Ok(None) | Err(_) => Vec::new(),
-    };
+    let guest = visit.guest(entry).await.ok()?.lasting().await.ok()??;
+    let stats = guest.stats(&paths).await.ok()?;
     let time = |stat: Option<GuestStat>| stat.map(|stat| stat.modified);
-    Ok(stats.into_iter().map(time).collect())
+    Some(stats.into_iter().map(time).collect())
 }
 
 impl Entry {

@@ -174,6 +174,26 @@ async fn a_silent_guest_costs_the_time_that_was_given() {
 }
 
 #[tokio::test]
+async fn a_list_does_without_times_that_are_not_told() {
+    let front = Front::start().await;
+    let entries = "{\"type\":\"entries\",\"entries\":[{\"name\":\"a\",\"kind\":\"file\"}]}\n{\"type\":\"done\"}\n";
+    let info = "{\"type\":\"info\",\"proto\":2}\n";
+    let acts = [
+        Act::SayAndClose(""),
+        Act::Say("{\"type\":\"info\",\"proto\":1}\n"),
+        Act::SayAndClose(info),
+        Act::Say(info),
+    ];
+    for act in acts {
+        front.plays(&[Act::Say(entries), act]);
+        let listed = front.cluster.sandbox("box").get("list/").await;
+        assert_eq!(listed.code(), 200, "{}", listed.text());
+        let expected = serde_json::json!([{"name": "a", "size": 0, "type": "file"}]);
+        assert_eq!(listed.json(), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_breaks_off_is_no_file_for_its_client() {
     let front = Front::start().await;
     let client = front.cluster.door.client(ADMIN).await;
