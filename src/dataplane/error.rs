@@ -36,9 +36,11 @@ pub(super) fn of_gateway(key: &SandboxKey, error: &Error) -> Status {
         Error::NodeDown { .. } | Error::NoAddress { .. } => {
             Status::unavailable(text).retry_after(RETRY_SECONDS)
         }
-        Error::NoToken(_) | Error::TooOld { .. } | Error::Ending | Error::NoNode => {
-            Status::unavailable(text)
-        }
+        Error::NoToken(_)
+        | Error::NoCredential { .. }
+        | Error::TooOld { .. }
+        | Error::Ending
+        | Error::NoNode => Status::unavailable(text),
         Error::Refused { source, .. } => match &**source {
             sandboxd::Error::BadRequest { status, text } => of_daemon(*status, text),
             other => failed(error, format!("{text}: {other}")),

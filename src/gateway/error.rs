@@ -96,6 +96,14 @@ pub enum Error {
         /// The node.
         node: NodeName,
     },
+    /// The node has no API token, and gives nobody the credential of a sandbox. Nothing was done.
+    #[error(
+        "the daemon of node {node} has no API token, and gives no credential without: set api_token in its configuration"
+    )]
+    NoCredential {
+        /// The node.
+        node: NodeName,
+    },
     /// No publication names a usable address of the node. Nothing was done.
     #[error("node {node} publishes no usable address")]
     NoAddress {

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Gateway, Result, lifecycle::conflict, questions::check_alive};
+use super::{
+    Gateway, Result,
+    lifecycle::conflict,
+    questions::{check_alive, credential},
+};
 use crate::{
     api::{NodeAddress, Token},
     fleet::{Phase, Sandbox},
@@ -40,8 +44,7 @@ impl Gateway {
         if found.row.hibernated || found.row.archived {
             return Err(conflict(PAUSED));
         }
-        let none = || conflict("the node gives no credential: it has no API token");
-        let token = found.token.ok_or_else(none)?;
+        let token = credential(sandbox, found.token)?;
         Ok(Entry { address, token })
     }
 

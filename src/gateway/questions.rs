@@ -1,6 +1,6 @@
 //! What only the node knows of a sandbox, asked when it is wanted and kept nowhere.
 
-use super::{Gateway, Result, lifecycle::conflict};
+use super::{Error, Gateway, Result, lifecycle::conflict};
 use crate::{
     api::{NodeAddress, Token},
     fleet::{Phase, Sandbox},
@@ -13,6 +13,13 @@ pub(super) fn check_alive(sandbox: &Sandbox) -> Result<()> {
         Phase::Expired => Err(conflict("the sandbox has expired")),
         _ => Ok(()),
     }
+}
+
+/// The credential that a node gave of a sandbox, as one with an API token does.
+pub(super) fn credential(sandbox: &Sandbox, given: Option<Token>) -> Result<Token> {
+    given.ok_or_else(|| Error::NoCredential {
+        node: sandbox.node.clone(),
+    })
 }
 
 impl Gateway {
@@ -30,14 +37,13 @@ impl Gateway {
     /// The sandbox's credential.
     ///
     /// # Errors
-    /// See [`super::Error`]; a conflict when the node gives none, as one without an API token does.
+    /// See [`super::Error`].
     pub async fn token(&self, sandbox: &Sandbox) -> Result<Token> {
         check_alive(sandbox)?;
         let address = self.address_of(sandbox)?;
         let answer = self.daemon(&address).sandbox(&sandbox.claim).await;
         let found = self.answered(sandbox, &address, "token", answer).await?;
-        let none = || conflict("the node gives no credential: it has no API token");
-        found.token.ok_or_else(none)
+        credential(sandbox, found.token)
     }
 
     pub(super) async fn answered<T>(

@@ -42,6 +42,7 @@ pub(super) fn status(definition: &Definition, name: &str, error: &Error) -> Stat
         Error::Conflict { reason } => Status::conflict(definition, name, reason),
         Error::Gone { .. } => Status::not_found(definition, name),
         Error::TooOld { .. } => unavailable("DaemonTooOld"),
+        Error::NoCredential { .. } => unavailable("NodeWithoutToken"),
         Error::NoAddress { .. } => unavailable("NodeAddressUnknown").retry_after(RETRY_SECONDS),
         Error::NodeDown { .. } => unavailable("NodeUnavailable").retry_after(RETRY_SECONDS),
         Error::Ending => unavailable("ServerEnding"),

@@ -6,7 +6,7 @@ mod hostile;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandbox_apiserver::sim;
+use sandbox_apiserver::{api::Token, sim, store::Limits};
 use serde_json::{Value, json};
 
 use crate::harness::{ADMIN, Answer, Client, Cluster, SANDBOXES, item, mk_node, until};
@@ -334,6 +334,28 @@ async fn a_pause_that_begins_while_the_node_is_asked_keeps_a_call_out() {
     assert!(text.ends_with("a pause is under way"), "{text}");
     assert_eq!(paused.code(), 200);
     assert_eq!(node.counters().wakes, 0);
+}
+
+#[tokio::test]
+async fn a_node_without_a_token_lets_nobody_in_and_says_what_it_wants() {
+    let mut options = mk_node(2);
+    options.api_token = None;
+    let nodes = sim::Fleet::start(options).await.unwrap();
+    let token = Some(Token::from("node-token".to_owned()));
+    let cluster = Cluster::over(nodes, token, Limits::default()).await;
+    cluster.create("box").await;
+    let refused = cluster.sandbox("box").ask(&json!({"command": "pwd"})).await;
+    let token = format!("{}/token", item("box"));
+    let told = cluster.client.post(token, &json!({})).await;
+    for answer in [refused, told] {
+        assert_eq!(answer.header("retry-after"), "");
+        let status = answer.refusal(503, "ServiceUnavailable");
+        let text = status["message"].as_str().unwrap();
+        assert!(
+            text.contains("set api_token in its configuration"),
+            "{text}"
+        );
+    }
 }
 
 #[tokio::test]
