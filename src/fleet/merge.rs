@@ -80,11 +80,11 @@ impl Fleet {
         let node = read.node().clone();
         let mut state = self.lock();
         // A node that was forgotten meanwhile stays forgotten.
-        let touched = state
+        let reading = state
             .nodes
             .get_mut(&node)
             .and_then(|node| node.end_read(read.number()));
-        let Some(reading) = touched else { return };
+        let Some(reading) = reading else { return };
         let is_touched =
             |claim: &ClaimId| reading.touched.contains(claim) || reading.published.contains(claim);
         state.heard(&node, now);

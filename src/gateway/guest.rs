@@ -62,7 +62,7 @@ impl Gateway {
         self.check_settled(sandbox)?;
         let daemon = self.inner.daemons.node(&entry.address, within);
         let answer = daemon.exec(&sandbox.claim, &entry.token, request).await;
-        self.let_in(sandbox, entry, "exec", answer).await
+        self.let_in(sandbox, &entry.address, "exec", answer).await
     }
 
     /// A connection to the guest's agent, for one request.
@@ -73,7 +73,7 @@ impl Gateway {
         self.check_settled(sandbox)?;
         let daemon = self.daemon(&entry.address);
         let answer = daemon.guest(&sandbox.claim, &entry.token).await;
-        self.let_in(sandbox, entry, "guest", answer).await
+        self.let_in(sandbox, &entry.address, "guest", answer).await
     }
 
     /// Whether nothing is under way after which the sandbox may not run. Let in then, a call would wake what is about to be put away.
@@ -85,17 +85,17 @@ impl Gateway {
     }
 
     /// As [`Self::answered`], but for a guest that keeps its caller waiting its node is not suspected.
-    async fn let_in<T>(
+    pub(super) async fn let_in<T>(
         &self,
         sandbox: &Sandbox,
-        entry: &Entry,
+        address: &NodeAddress,
         call: &'static str,
         answer: sandboxd::Result<T>,
     ) -> Result<T> {
         self.inner.metrics.called(call, answer.is_ok());
         match answer {
             Ok(answer) => Ok(answer),
-            Err(error) => Err(self.refused(sandbox, &entry.address, error).await),
+            Err(error) => Err(self.refused(sandbox, address, error).await),
         }
     }
 }

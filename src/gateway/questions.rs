@@ -53,13 +53,9 @@ impl Gateway {
         call: &'static str,
         answer: sandboxd::Result<T>,
     ) -> Result<T> {
-        self.inner.metrics.called(call, answer.is_ok());
-        match answer {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                self.suspect_if_silent(&sandbox.node, &error);
-                Err(self.refused(sandbox, address, error).await)
-            }
+        if let Err(error) = &answer {
+            self.suspect_if_silent(&sandbox.node, error);
         }
+        self.let_in(sandbox, address, call, answer).await
     }
 }

@@ -108,27 +108,9 @@ impl Tally {
     }
 
     fn has_all(&self) -> bool {
-        let Self {
-            calls,
-            unanswered,
-            failed,
-            acknowledged,
-            granted,
-            released,
-            kills,
-            kept,
-        } = *self;
-        let each = [
-            calls,
-            unanswered,
-            failed,
-            acknowledged,
-            granted,
-            released,
-            kills,
-            kept,
-        ];
-        each.iter().all(|count| *count > 0)
+        let calls = [self.calls, self.unanswered, self.failed, self.acknowledged];
+        let ends = [self.granted, self.released, self.kills, self.kept];
+        calls.iter().chain(&ends).all(|count| *count > 0)
     }
 }
 
