@@ -179,6 +179,13 @@ impl Installation {
             admin.get(&path).await.status == 200
         })
         .await;
+        // kube-apiserver asks what a server serves once it is available. If that fails, it asks again after ever longer pauses.
+        eventually(PATIENCE, "kubectl knows sandboxes", async || {
+            let get = ["get", "sandboxes", "--namespace=default"];
+            let known = self.control_plane.kubectl().run(&get).await;
+            known.status.success()
+        })
+        .await;
     }
 }
 

@@ -253,6 +253,12 @@ async fn claims_of_every_kind_are_served(scene: &mut Scene) -> String {
     let agent = scene.caller_of_agent(0).await;
     let (status, granted) = agent.claim(&scene.namespace, "by-gateway").await;
     assert_eq!(status, 201, "{granted:#}");
+    // The node tells the server of it, and does not wait for it.
+    let path = item(&scene.namespace, "by-gateway");
+    eventually(AT_ONCE, "the node has told of it", async || {
+        scene.admin.get(&path).await.status == 200
+    })
+    .await;
     scene.is_there("by-gateway").await;
     for condition in ["Bound", "Ready"] {
         let wait = [
