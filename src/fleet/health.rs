@@ -43,7 +43,8 @@ impl Default for HealthLimits {
 pub struct Attention {
     /// Nodes to ask whether they are there.
     pub probe: Vec<(NodeName, NodeAddress)>,
-    /// Nodes to read: one did not confirm what this server did to a claim, or did not say that a claim went with its lease.
+    /// Nodes to read: one did not confirm what this server did to a claim, did not say that a claim went with its lease, or did
+    /// not answer when it was read and is heard of again.
     pub read: Vec<NodeName>,
 }
 
@@ -68,9 +69,14 @@ impl Fleet {
         self.lock().heard(node, now);
     }
 
-    /// Notes that a node that was never heard of did not answer: it is stale, whatever its publication says.
+    /// Notes that a node did not answer when it was read: what that was to settle stays open until it is heard of again. One that
+    /// was never heard of is stale, whatever its publication says.
     pub fn not_heard(&self, node: &NodeName, now: Now) {
-        self.lock().judge(node, now);
+        let mut state = self.lock();
+        if let Some(known) = state.nodes.get_mut(node) {
+            known.unread = true;
+        }
+        state.judge(node, now);
     }
 
     /// Takes over what a node answered about itself: that it is there, its pools, whether it is draining.
@@ -199,7 +205,8 @@ impl State {
             let first = over.filter_map(|over| over.deadline).min();
             node.reaped_by = first.map(|ended| ended.after(REAP_GRACE));
         }
-        let open = node.reaped_by.is_some_and(is_over)
+        let open = (node.unread && node.health == Health::Fresh)
+            || node.reaped_by.is_some_and(is_over)
             || node.holds.values().any(|hold| hold.is_old(now.instant));
         open.then(|| {
             node.questioned = Some(now.instant);

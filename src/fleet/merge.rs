@@ -80,11 +80,13 @@ impl Fleet {
         let node = read.node().clone();
         let mut state = self.lock();
         // A node that was forgotten meanwhile stays forgotten.
-        let reading = state
-            .nodes
-            .get_mut(&node)
-            .and_then(|node| node.end_read(read.number()));
-        let Some(reading) = reading else { return };
+        let known = state.nodes.get_mut(&node);
+        let ended = known.and_then(|known| {
+            let reading = known.end_read(read.number())?;
+            known.unread = false;
+            Some(reading)
+        });
+        let Some(reading) = ended else { return };
         let is_touched =
             |claim: &ClaimId| reading.touched.contains(claim) || reading.published.contains(claim);
         state.heard(&node, now);

@@ -151,6 +151,8 @@ pub(super) struct Node {
     pub(super) probed: Option<Instant>,
     /// When it was last to be read because of what it left open.
     pub(super) questioned: Option<Instant>,
+    /// Whether it did not answer when it was last read.
+    pub(super) unread: bool,
     /// Since when it is known at all.
     pub(super) known_since: Instant,
     /// The direct read under way.
@@ -178,6 +180,7 @@ impl Node {
             heard: None,
             probed: None,
             questioned: None,
+            unread: false,
             known_since: now,
             reading: None,
             next_deadline: None,

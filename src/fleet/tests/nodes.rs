@@ -95,6 +95,31 @@ fn a_publication_that_lay_there_is_no_sign_of_life() {
 }
 
 #[test]
+fn what_a_read_without_an_answer_was_to_settle_is_asked_again_once_the_node_is_heard_of() {
+    let mut bench = Bench::new();
+    let n1 = NodeName::from("n1");
+    let report = Report {
+        address: Some("10.0.0.1:7777".parse().unwrap()),
+        ..mk_report(&[mk_row("sb_1", "a")])
+    };
+    bench.fleet.publish(&n1, &report, false, false, bench.now());
+    let asked = |bench: &Bench| bench.fleet.tick(bench.now()).read.contains(&n1);
+    assert!(!asked(&bench), "nobody has asked in vain");
+    bench.fleet.not_heard(&n1, bench.now());
+    assert!(!asked(&bench), "it is silent");
+    bench.fleet.heard(&n1, bench.now());
+    assert!(asked(&bench));
+    assert!(!asked(&bench), "once in 30 s");
+    bench.elapsed = 30;
+    assert!(asked(&bench));
+    bench.read("n1", &[mk_row("sb_1", "a")]);
+    bench.elapsed = 59;
+    bench.fleet.heard(&n1, bench.now());
+    bench.elapsed = 60;
+    assert!(!asked(&bench), "it has answered");
+}
+
+#[test]
 fn deleting_the_inventory_deletes_its_sandboxes() {
     let bench = Bench::new();
     bench.publish("n1", &[mk_row("sb_1", "a")]);

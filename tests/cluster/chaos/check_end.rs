@@ -97,9 +97,7 @@ fn check_acknowledged(record: &Record, outcome: &Outcome) -> Verdict {
         }
         let listed = outcome.listed.iter().find(|it| it.uid == object.uid);
         // Somebody who claimed the name earlier, and was not heard of yet, keeps it.
-        let is_contested = record.is_contested(&object.name)
-            || record.is_usurped(create, &object)
-            || record.has_double(vm);
+        let is_contested = record.is_contested(&object.name) || record.is_usurped(create, &object);
         let is_there = listed
             .is_some_and(|it| it.claim == object.claim && (it.name == object.name || is_contested));
         let what = || format!("{object:?}\nis {listed:?}");
@@ -139,18 +137,6 @@ fn after(call: &Call, other: &Call) -> bool {
 }
 
 impl Record {
-    /// Whether another node made a VM for the same create, and the server was killed before it can have settled that.
-    ///
-    /// TODO(#5): a restarted server that knows one of the two from a publication alone, which does not say of which create it is,
-    /// gives the name to the one made first until the node is read; the other, which its client has, is listed under its id.
-    fn has_double(&self, vm: &Vm) -> bool {
-        let mut others = self.vms.iter();
-        others.any(|other| {
-            let killed = self.kills.iter().any(|kill| *kill >= other.began);
-            other.id != vm.id && other.attempt == vm.attempt && killed && !other.is_copy()
-        })
-    }
-
     /// Whether another VM of the name may have been there before, unknown to a server that was killed.
     fn is_usurped(&self, create: &Call, object: &Object) -> bool {
         let mut others = self.vms.iter();
