@@ -298,7 +298,9 @@ impl ApiServer {
         if let Some(answer) = paths::health(&self.parts.readiness, path, query_text) {
             return Ok(answer);
         }
-        let is_document = path == "/apis" || path.starts_with("/openapi/");
+        // All of them, or none: kube-apiserver finds a server available by a version's own document, and asks for the rest then. If
+        // that is refused, clients do not find the resources until it asks again, up to a minute later.
+        let is_document = path.starts_with("/apis") || path.starts_with("/openapi/");
         if is_document && !started {
             return Err(
                 Status::unavailable("the server is starting").retry_after(SHUTDOWN_RETRY_SECONDS)

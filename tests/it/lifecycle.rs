@@ -114,6 +114,31 @@ async fn before_the_server_is_there_everything_is_unavailable_but_probes() {
 }
 
 #[tokio::test]
+async fn a_server_is_found_available_when_all_its_documents_are_there() {
+    let workshop = Workshop::open().await;
+    let check = workshop.door.readiness.check("nodes");
+    check.fail("not known yet");
+    let documents = [
+        "/apis",
+        "/apis/example.com",
+        "/apis/example.com/v1",
+        "/openapi/v3",
+    ];
+    for path in documents {
+        workshop
+            .client
+            .get(path)
+            .await
+            .refusal(503, "ServiceUnavailable");
+    }
+    assert_eq!(workshop.client.get("/version").await.code(), 200);
+    check.pass();
+    for path in documents {
+        assert_eq!(workshop.client.get(path).await.code(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn documents_that_were_served_once_stay_whatever_fails() {
     let workshop = Workshop::open().await;
     assert_eq!(workshop.client.get("/apis").await.code(), 200);
