@@ -147,13 +147,14 @@ impl Gateway {
         }
     }
 
+    /// Runs a task to its end, or until requests are refused. One that panics breaks the gateway.
     pub(super) fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
         let broken = self.inner.broken.clone().drop_guard();
         self.inner.tasks.spawn(async move {
-            if shutdown.run_until_cancelled(task).await.is_none() {
-                broken.disarm();
-            }
+            shutdown.run_until_cancelled(task).await;
+            // Not come to by a panic.
+            broken.disarm();
         });
     }
 
@@ -230,8 +231,11 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_is_told_and_one_that_is_stopped_is_not() {
+    async fn a_task_that_panics_is_told_and_one_that_ends_or_is_stopped_is_not() {
         let gateway = mk_gateway();
+        let (done_tx, done_rx) = tokio::sync::oneshot::channel::<()>();
+        gateway.spawn_until_shutdown(async move { drop(done_tx) });
+        done_rx.await.expect_err("it is dropped");
         gateway.inner.shutdown.cancel();
         gateway.finish(Duration::from_secs(10)).await;
         assert!(!gateway.inner.broken.is_cancelled());
