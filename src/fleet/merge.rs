@@ -8,7 +8,7 @@ use super::{
     Attempt, Health, Now, Phase, ReadGuard, Report, Row, Sandbox, Usage,
     index::{Fleet, State},
     naming::{id_name, key_of_claim_ref, namespace_of_claim_ref, uid_of},
-    node::{End, Hold, Node},
+    node::{End, Hold, Node, Reading},
 };
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey, SandboxKey, ShutdownPolicy, UserPart, labels},
@@ -72,50 +72,48 @@ impl Fleet {
         doubt
     }
 
-    /// Takes over what a node answered to the question for all its sandboxes.
+    /// Takes over what a node answered to the question for all its sandboxes, and gives whether that settled everything.
     ///
-    /// What changed since the question was sent is left as it is, also what a publication changed: that may be newer, and if it is
-    /// older, the next one asks again. What the node does not list is gone.
-    pub fn read(&self, read: ReadGuard<'_>, rows: &[Row], now: Now) {
+    /// What this server or an agent changed since the question was sent is left as it is. What the node does not list is gone. Where
+    /// a publication that came meanwhile says otherwise, one of the two is older, and nobody can tell which: then it is left open,
+    /// and the node is to be asked again.
+    #[must_use = "what is left open is to be asked for again"]
+    pub fn read(&self, read: ReadGuard<'_>, rows: &[Row], now: Now) -> bool {
         let node = read.node().clone();
         let mut state = self.lock();
-        // A node that was forgotten meanwhile stays forgotten.
         let known = state.nodes.get_mut(&node);
         let ended = known.and_then(|known| {
             let reading = known.end_read(read.number())?;
             known.unread = false;
             Some(reading)
         });
-        let Some(reading) = ended else { return };
-        let is_touched =
-            |claim: &ClaimId| reading.touched.contains(claim) || reading.published.contains(claim);
+        // A node that was forgotten meanwhile stays forgotten.
+        let Some(Reading {
+            touched, published, ..
+        }) = ended
+        else {
+            return true;
+        };
         state.heard(&node, now);
-        let mut listed = HashSet::with_capacity(rows.len());
+        let (mut listed, mut settled) = (HashSet::with_capacity(rows.len()), true);
         for row in rows {
-            if listed.insert(&row.claim) && !is_touched(&row.claim) {
-                state.merge_row(&node, row, Source::Node, now);
+            if !listed.insert(&row.claim) || touched.contains(&row.claim) {
+                continue;
             }
+            if published.contains(&row.claim) && state.differs(&node, row, now.wall) {
+                settled = false;
+                continue;
+            }
+            state.merge_row(&node, row, Source::Node, now);
         }
         for claim in state.missing(&node, &listed) {
-            if !is_touched(&claim) {
+            if published.contains(&claim) {
+                settled = false;
+            } else if !touched.contains(&claim) {
                 state.vanish(&node, &claim, now.wall);
             }
         }
-    }
-
-    /// Whether a publication that came after the question has a sandbox that the answer lacks. One of the two is older, and nobody
-    /// can tell which: where no later publication is waited for, the node is to be asked again.
-    pub fn is_contradicted(&self, read: &ReadGuard<'_>, rows: &[Row]) -> bool {
-        let state = self.lock();
-        let node = state.nodes.get(read.node());
-        let reading = node.and_then(|node| node.reading.as_ref());
-        let Some((node, reading)) = node.zip(reading).filter(|(_, it)| !it.published.is_empty())
-        else {
-            return false;
-        };
-        let listed: HashSet<_> = rows.iter().map(|row| &row.claim).collect();
-        let mut missing = node.missing(&listed);
-        missing.any(|sandbox| reading.published.contains(&sandbox.claim))
+        settled
     }
 
     /// Takes over what a node's agent tells of one sandbox. It may have seen that before this server's last write.
@@ -218,6 +216,17 @@ impl State {
         sandbox.node_lost = source.is_lost(node) && !sandbox.is_over();
         self.list(sandbox, wanted_key(row));
         true
+    }
+
+    /// Whether the row says of a known claim what only one of two reports can be right about.
+    fn differs(&self, node: &NodeName, row: &Row, now: UnixTime) -> bool {
+        let node = self.nodes.get(node);
+        let known = node.and_then(|node| node.claims.get(&row.claim));
+        known.is_some_and(|known| {
+            let deadline = row.deadline.or(known.value.deadline);
+            (known.value.phase, known.value.deadline)
+                != (effective(row.phase, deadline, now), deadline)
+        })
     }
 
     /// How many claims of the node `listed` leaves out although no hold protects them.

@@ -73,7 +73,16 @@ impl Follower {
     fn read(&mut self, read: &Read, outcome: ReadOutcome) {
         let now = Now::read();
         match outcome {
-            ReadOutcome::Merged(rejections) => self.left_out(&read.node, &rejections),
+            ReadOutcome::Merged {
+                rejections,
+                settled,
+            } => {
+                self.left_out(&read.node, &rejections);
+                if !settled {
+                    // The start does not wait for this one: a node that publishes without end would hold it up.
+                    self.reads.want(&read.node, None);
+                }
+            }
             ReadOutcome::Busy => {}
             ReadOutcome::Unaddressed => self.admit(&read.node, read.undated.as_ref(), now),
             ReadOutcome::Failed(error) => {

@@ -33,8 +33,11 @@ pub(super) struct Daemons {
 /// How a direct read ended.
 #[derive(Debug)]
 pub(super) enum ReadOutcome {
-    /// The node's list is in the index.
-    Merged(Rejections),
+    /// The node's list is in the index. `settled`: no publication that came meanwhile says otherwise.
+    Merged {
+        rejections: Rejections,
+        settled: bool,
+    },
     /// Another direct read of the node is under way, which may have begun before what this one was to settle; or the node
     /// has another address since this one began.
     Busy,
@@ -106,9 +109,14 @@ impl Daemons {
                     .into_iter()
                     .map(|row| answers::row(row, &mut rejections))
                     .collect();
-                self.roster
-                    .if_present(node, || self.fleet.read(read, &rows, Now::read()));
-                ReadOutcome::Merged(rejections)
+                let mut settled = true;
+                self.roster.if_present(node, || {
+                    settled = self.fleet.read(read, &rows, Now::read());
+                });
+                ReadOutcome::Merged {
+                    rejections,
+                    settled,
+                }
             }
             Err(error) => ReadOutcome::Failed(error),
         }

@@ -173,7 +173,7 @@ impl FeedTask {
         }
     }
 
-    /// Takes the snapshot over, unless a publication that came meanwhile contradicts it: that is not heard of again.
+    /// Takes the snapshot over, and gives whether that settled everything.
     fn take_all(
         &self,
         reading: ReadGuard<'_>,
@@ -188,17 +188,15 @@ impl FeedTask {
             }
             rows.push(self.row(sandbox.row, clock));
         }
-        if self.daemons.fleet.is_contradicted(&reading, &rows) {
-            return false;
-        }
+        let mut settled = true;
         self.merge(|fleet, now| {
-            fleet.read(reading, &rows, now);
+            settled = fleet.read(reading, &rows, now);
             fleet.informed(&self.node, &pools(node), node.draining, now);
             for (claim, user) in &users {
                 fleet.restore_user(&self.node, claim, user);
             }
         });
-        true
+        settled
     }
 
     fn take(&self, event: Event, clock: ClockOffset) {

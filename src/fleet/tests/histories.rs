@@ -62,7 +62,7 @@ proptest! {
                 Step::Read { node, listed } => {
                     let node: NodeName = ["n0", "n1"][node].into();
                     if let Some(guard) = bench.fleet.begin_read(&node) {
-                        bench.fleet.read(guard, &rows(&listed), bench.now());
+                        assert!(bench.fleet.read(guard, &rows(&listed), bench.now()));
                     }
                 }
                 Step::Create { node, claim, name: index } => {

@@ -192,11 +192,8 @@ fn a_read_says_nothing_about_what_changed_since_it_was_sent() {
     bench
         .fleet
         .released(&"n1".into(), &"sb_2".into(), bench.now());
-    bench.fleet.read(
-        guard,
-        &[mk_row("sb_1", "a"), mk_row("sb_2", "b")],
-        bench.now(),
-    );
+    let late = [mk_row("sb_1", "a"), mk_row("sb_2", "b")];
+    assert!(bench.fleet.read(guard, &late, bench.now()));
     bench.lists("default/a=sb_1@n1 Paused; default/c=sb_3@n1");
     bench.read("n1", &[mk_row("sb_1", "a")]);
     bench.lists("default/a=sb_1@n1");
@@ -222,11 +219,10 @@ fn a_forgotten_node_is_not_brought_back_by_a_late_answer() {
         .observe(&"n1".into(), &mk_row("sb_1", "a"), bench.now());
     bench.publish("n1", &[]);
     let current = bench.fleet.begin_read(&"n1".into()).unwrap();
-    bench.fleet.read(late, &[mk_row("sb_1", "a")], bench.now());
+    assert!(bench.fleet.read(late, &[mk_row("sb_1", "a")], bench.now()));
     bench.lists("");
-    bench
-        .fleet
-        .read(current, &[mk_row("sb_2", "b")], bench.now());
+    let answer = [mk_row("sb_2", "b")];
+    assert!(bench.fleet.read(current, &answer, bench.now()));
     bench.lists("default/b=sb_2@n1");
 }
 

@@ -59,7 +59,7 @@ impl Bench {
             .fleet
             .begin_read(&node.into())
             .expect("no read is under way");
-        self.fleet.read(guard, rows, self.now());
+        assert!(self.fleet.read(guard, rows, self.now()));
     }
 
     fn create(&self, key: &str, node: &str, claim: &str) -> Result<(), ClaimLost> {

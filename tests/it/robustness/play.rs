@@ -127,11 +127,10 @@ impl<'a> Player<'a> {
                     match self.nodes[node].n_forgotten == n_forgotten {
                         true => self.end_read(node, guard, rows, false),
                         // The answer of a node that is none any more says nothing of one that came in its place.
-                        false => self.house.fleet.read(
-                            guard,
-                            &rows.iter().map(Claim::row).collect::<Vec<_>>(),
-                            self.now(),
-                        ),
+                        false => {
+                            let rows: Vec<_> = rows.iter().map(Claim::row).collect();
+                            assert!(self.house.fleet.read(guard, &rows, self.now()));
+                        }
                     }
                 }
             }
@@ -240,7 +239,8 @@ impl<'a> Player<'a> {
         let rows: Vec<_> = claims.iter().map(Claim::row).collect();
         let listed: Vec<_> = claims.iter().map(|claim| claim.id.to_string()).collect();
         self.revive(node, &listed);
-        self.house.fleet.read(guard, &rows, self.now());
+        let settled = self.house.fleet.read(guard, &rows, self.now());
+        assert!(settled || !now, "nothing can have come meanwhile");
         let claims: Vec<_> = claims
             .into_iter()
             .filter(|claim| self.nodes[node].claims.contains_key(claim.id.as_str()))
@@ -256,7 +256,7 @@ impl<'a> Player<'a> {
     }
 
     fn restart(&mut self, node: usize, guard: ReadGuard<'_>) {
-        self.house.fleet.read(guard, &[], self.now());
+        assert!(self.house.fleet.read(guard, &[], self.now()));
         self.not_held(node, &[]);
     }
 
