@@ -8,10 +8,14 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::control_plane;
+use crate::{
+    control_plane::{self, ControlPlane},
+    users::ADMIN,
+};
 
 /// Namespace of `apiservice/`.
 const NAMESPACE: &str = "sandbox-system";
+const RELEASE: &str = "sandbox-apiserver";
 
 /// Everything is validated, and nothing is left behind.
 const DRY_RUN: [&str; 3] = ["apply", "--dry-run=server", "--validate=strict"];
@@ -264,6 +268,75 @@ async fn kube_apiserver_takes_every_manifest_and_all_that_the_chart_renders() {
         assert_eq!(warnings.next(), None);
         assert!(applied.status.success());
     }
+}
+
+/// What the README says, at a real kube-apiserver. No kubelet runs what is installed, so that the server that it registers is never
+/// there: helm has to come to its end all the same.
+#[tokio::test]
+async fn helm_installs_changes_and_takes_away() {
+    let control_plane = ControlPlane::own();
+    let kubectl = control_plane.kubectl();
+    let (chart, kubeconfig) = (chart(), control_plane.kubeconfig_as(ADMIN));
+    let cluster = format!("--kubeconfig={}", kubeconfig.display());
+    let here = format!("--namespace={NAMESPACE}");
+    let release = [RELEASE, &cluster, &here];
+    let with = |first: &str, more: &[&str]| helm(&[&[first], &release[..], more].concat());
+
+    let notes = with("install", &[&chart, "--create-namespace"]);
+    assert!(notes.contains("kubectl get sandboxes"), "{notes}");
+    let rendered: Vec<_> = objects_as_they_are(&helm_template(&[]))
+        .into_keys()
+        .collect();
+    let missing = async || {
+        let mut missing = Vec::new();
+        for (kind, namespace, name) in &rendered {
+            let namespace = format!("--namespace={}", namespace.as_deref().unwrap_or_default());
+            let get = ["get", kind, name, &namespace];
+            if !kubectl.run(&get).await.status.success() {
+                missing.push(name);
+            }
+        }
+        missing
+    };
+    assert_eq!(missing().await, Vec::<&String>::new());
+
+    let driver = [
+        "get",
+        "deployment",
+        RELEASE,
+        &here,
+        "--output=jsonpath={.spec.template.spec.containers[0].args}",
+    ];
+    assert!(
+        !kubectl
+            .stdout(&driver)
+            .await
+            .contains("--warm-pool-driver=true")
+    );
+    with("upgrade", &[&chart, "--set=warmPoolDriver=true"]);
+    assert!(
+        kubectl
+            .stdout(&driver)
+            .await
+            .contains("--warm-pool-driver=true")
+    );
+
+    with("uninstall", &[]);
+    let gone = missing().await;
+    let left: Vec<_> = rendered
+        .iter()
+        .filter(|(.., name)| !gone.contains(&name))
+        .collect();
+    // It ends when its controller has emptied it.
+    assert_eq!(left, [&key("Namespace", None, "sandbox-agents")]);
+    // With them would go what users wrote.
+    kubectl
+        .stdout(&[
+            "get",
+            "customresourcedefinition",
+            "nodeinventories.extensions.agents.x-k8s.io",
+        ])
+        .await;
 }
 
 fn package() -> &'static Path {
