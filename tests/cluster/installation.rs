@@ -80,6 +80,11 @@ impl Drop for Installation {
 impl Installation {
     /// Installs the chart for so many nodes, which keep nothing warm yet, and returns when sandboxes are served.
     pub(crate) async fn new(n_nodes: usize) -> Self {
+        Self::over(n_nodes, 0).await
+    }
+
+    /// The same over nodes that have so many sandboxes already.
+    pub(crate) async fn over(n_nodes: usize, sandboxes: usize) -> Self {
         let control_plane = ControlPlane::own();
         let directory = Directory::create("installation-").unwrap();
         let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/sandbox-apiserver/crds");
@@ -96,7 +101,7 @@ impl Installation {
         give_token(&control_plane).await;
 
         let admin_port = free_port().unwrap();
-        let sim = start_sim(n_nodes, admin_port, directory.path());
+        let sim = start_sim(n_nodes, sandboxes, admin_port, directory.path());
         let nodes = Nodes::new(admin_port);
         eventually(PATIENCE, "the nodes are there", async || {
             nodes.answer().await
@@ -236,10 +241,11 @@ async fn give_token(control_plane: &ControlPlane) {
     }
 }
 
-fn start_sim(n_nodes: usize, admin_port: u16, dir: &Path) -> Process {
+fn start_sim(n_nodes: usize, sandboxes: usize, admin_port: u16, dir: &Path) -> Process {
     let flags = [
         "sim",
         &format!("--nodes={n_nodes}"),
+        &format!("--sandboxes={sandboxes}"),
         "--warm=0",
         "--generation=c",
         &format!("--api-token={NODE_TOKEN}"),

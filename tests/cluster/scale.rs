@@ -1,6 +1,12 @@
 //! Many nodes and many sandboxes.
 
-use std::time::{Duration, Instant};
+// clippy's own exemption for tests ends at their helpers.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use futures::TryStreamExt as _;
 use kube::{
@@ -9,9 +15,12 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 
+use serde_json::{Value, json};
+
 use crate::{
+    installation::Installation,
     kube_client::sandboxes,
-    stage::{Stage, StageOptions, item},
+    stage::{Stage, StageOptions, eventually, item},
 };
 
 const NODES: usize = 200;
@@ -98,4 +107,76 @@ async fn kubectl_and_an_informer_see_fifty_thousand_sandboxes() {
         began.elapsed()
     );
     assert!(seen < SEEN_WITHIN && began.elapsed() < SEEN_WITHIN);
+}
+
+const CROWD: usize = 10_000;
+
+/// An object of etcd has 1.5 MiB, and the agent leaves out what does not fit. The feed brings the rest.
+#[tokio::test]
+async fn a_node_with_ten_thousand_sandboxes_publishes_what_fits_and_shows_them_all() {
+    let mut installed = Installation::over(1, CROWD).await;
+    let kubectl = installed.control_plane.kubectl();
+    let all = [
+        "get",
+        "sandboxes",
+        "--all-namespaces",
+        "--output=jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.metadata.uid}{\"\\n\"}{end}",
+    ];
+    let listed = async || -> BTreeMap<String, String> {
+        let listed = kubectl.stdout(&all).await;
+        let pairs = listed.lines().filter_map(|line| line.split_once(' '));
+        pairs
+            .map(|(name, uid)| (name.to_owned(), uid.to_owned()))
+            .collect()
+    };
+    let is_whole = async || listed().await.len() == CROWD;
+    eventually(SYNCS_WITHIN, "all are listed", is_whole).await;
+    let before = listed().await;
+
+    let inventory = ["get", "nodeinventories", "--output=json"];
+    let inventory: Value = serde_json::from_str(&kubectl.stdout(&inventory).await).unwrap();
+    let inventory = &inventory["items"][0];
+    assert_eq!(
+        (&inventory["total"], &inventory["truncated"]),
+        (&json!(CROWD), &json!(true))
+    );
+    let entries = inventory["entries"].as_array().unwrap();
+    assert!(
+        (CROWD / 4..CROWD).contains(&entries.len()),
+        "{} entries",
+        entries.len()
+    );
+    let published: BTreeSet<_> = entries
+        .iter()
+        .map(|entry| entry["claimRef"].as_str().unwrap())
+        .collect();
+    let left_out = before
+        .keys()
+        .find(|name| !published.contains(name.as_str()));
+    let (namespace, name) = left_out.and_then(|name| name.split_once('/')).unwrap();
+
+    let (sandbox, here) = (
+        format!("sandbox/{name}"),
+        format!("--namespace={namespace}"),
+    );
+    kubectl
+        .stdout(&["label", &sandbox, &here, "kept=yes"])
+        .await;
+    installed.server.crash();
+    installed.agents[0].crash();
+    installed.until_available().await;
+    eventually(SYNCS_WITHIN, "all are listed again", is_whole).await;
+    assert!(
+        listed().await == before,
+        "under their names, with their uids"
+    );
+    let kept = [
+        "get",
+        &sandbox,
+        &here,
+        "--output=jsonpath={.metadata.labels.kept}",
+    ];
+    assert_eq!(kubectl.stdout(&kept).await, "yes");
+    kubectl.stdout(&["delete", &sandbox, &here]).await;
+    assert_eq!(listed().await.len(), CROWD - 1);
 }
