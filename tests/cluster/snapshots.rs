@@ -105,6 +105,7 @@ async fn a_namespace_goes_with_its_snapshots() {
 #[tokio::test]
 async fn a_killed_server_knows_snapshots_and_what_started_from_them() {
     let mut stage = Stage::start(StageOptions::default()).await;
+    stage.serves_snapshots().await;
     let namespace = stage.namespace("snapshots").await;
     stage.create(&namespace, "a").await;
     let direct = stage.direct();

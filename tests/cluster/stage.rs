@@ -116,7 +116,9 @@ pub(crate) async fn shared() -> SharedStage {
                 sim_flags: vec!["--journal=1000".to_owned()],
                 ..StageOptions::default()
             };
-            Arc::new(Stage::start(options).await)
+            let stage = Stage::start(options).await;
+            stage.serves_snapshots().await;
+            Arc::new(stage)
         }
     };
     *current = Arc::downgrade(&stage);
@@ -185,6 +187,16 @@ impl Stage {
             directory,
             _turn: turn,
         }
+    }
+
+    /// Waits until the nodes have been asked for their snapshots, which the server does once it is ready.
+    pub(crate) async fn serves_snapshots(&self) {
+        let path = format!("{API}/sandboxsnapshots");
+        let admin = self.admin();
+        eventually(Duration::from_secs(30), "snapshots are served", async || {
+            admin.get(&path).await.status == 200
+        })
+        .await;
     }
 
     /// A new namespace.
