@@ -92,7 +92,7 @@ impl Controller {
     /// Outside a tokio runtime.
     pub async fn run(self, readiness: Readiness, shutdown: CancellationToken) {
         let work = async {
-            controller::until_ready(&readiness).await;
+            controller::until_served(&readiness).await;
             self.work().await;
         };
         shutdown.run_until_cancelled(work).await;

@@ -22,9 +22,9 @@ const READY_POLL: Duration = Duration::from_millis(50);
 /// What a watch tells, after its store knows it.
 pub type Events<K> = BoxStream<'static, Result<watcher::Event<K>, watcher::Error>>;
 
-/// Waits until the server is ready: before, the index does not know everything.
-pub async fn until_ready(readiness: &Readiness) {
-    while !readiness.is_ready() {
+/// Waits until the server serves: before, the index does not know everything.
+pub async fn until_served(readiness: &Readiness) {
+    while !readiness.serves() {
         sleep(READY_POLL).await;
     }
 }

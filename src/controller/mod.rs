@@ -6,4 +6,4 @@ mod follow;
 
 pub use call::{CallError, within};
 pub use condition::Said;
-pub use follow::{Events, follow, until_ready};
+pub use follow::{Events, follow, until_served};

@@ -95,6 +95,17 @@ impl Fleet {
         self.lock().nodes.get(node)?.claims.get(claim).cloned()
     }
 
+    /// How many sandboxes of a node are such. Looks at all of them.
+    pub fn count_on(&self, node: &NodeName, is_such: impl Fn(&Sandbox) -> bool) -> usize {
+        let state = self.lock();
+        let claims = state
+            .nodes
+            .get(node)
+            .into_iter()
+            .flat_map(|node| node.claims.iter());
+        claims.filter(|record| is_such(&record.value)).count()
+    }
+
     /// Where a node's daemon is reached.
     pub fn address(&self, node: &NodeName) -> Option<NodeAddress> {
         self.lock().nodes.get(node)?.address.clone()
@@ -186,12 +197,15 @@ impl State {
     pub(super) fn put(&mut self, mut sandbox: Sandbox) {
         let node = self.nodes.get(&sandbox.node);
         let known = node.and_then(|node| node.claims.get(&sandbox.claim));
-        let mut is_seen = true;
+        let (mut is_seen, mut is_told) = (true, true);
         if let Some(known) = known {
             if known.value.conditions().eq(sandbox.conditions()) {
                 sandbox.changed = known.value.changed;
             }
             is_seen = !known.value.reads_as(&sandbox);
+            // What else changes, as with its node's health or its name, says nothing of the machine.
+            let machine = |it: &Sandbox| (it.phase, it.deadline, it.gone);
+            is_told = machine(&known.value) != machine(&sandbox);
         }
         let record = match is_seen {
             true => self.store.put(sandbox),
@@ -200,7 +214,9 @@ impl State {
         let Some(node) = self.nodes.get_mut(&record.value.node) else {
             return;
         };
-        node.touch(&record.value.claim);
+        if is_told {
+            node.touch(&record.value.claim);
+        }
         node.next_deadline = earlier(
             node.next_deadline,
             record.value.deadline.filter(|_| !record.value.is_over()),

@@ -20,8 +20,8 @@ use crate::{
 pub struct Doubt {
     /// Sandboxes that the publication does not list any more.
     pub absent: usize,
-    /// New sandboxes of which it does not say when they were claimed; they are not listed yet.
-    pub undated: usize,
+    /// Sandboxes that are not listed yet: it does not say when they were claimed, or the node said that it does not have them.
+    pub unlisted: usize,
 }
 
 impl Doubt {
@@ -62,7 +62,7 @@ impl Fleet {
         for row in &report.rows {
             if listed.insert(&row.claim) {
                 let fallback = admit_undated.then_some(report.published_since);
-                doubt.undated +=
+                doubt.unlisted +=
                     usize::from(!state.merge_row(node, row, Source::Publication { fallback }, now));
             }
         }
@@ -166,7 +166,7 @@ impl Source {
 }
 
 impl State {
-    /// Takes one row over. False: it is new and undated, and was left out.
+    /// Takes one row over. False: it was left out, and the node itself is to be asked.
     fn merge_row(&mut self, name: &NodeName, row: &Row, source: Source, now: Now) -> bool {
         let was_touched = self.node_mut(name, now).is_touched(&row.claim);
         let is_dated = self.take_row(name, row, source, now);
@@ -181,7 +181,8 @@ impl State {
         match (node.dead.get(&row.claim), source) {
             (None, _) => {}
             (Some(End::Absent), Source::Feed | Source::Node) => node.dead.revive(&row.claim),
-            (Some(_), _) => return true,
+            (Some(End::Absent), Source::Publication { .. }) => return false,
+            (Some(End::Released), _) => return true,
         }
         if let Some(known) = node.claims.get(&row.claim).cloned() {
             let hold = settle(node, row, source, now);

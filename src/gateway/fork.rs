@@ -24,8 +24,9 @@ use crate::{
 /// How long a fork may take: it copies memory.
 const FORK_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Time between two questions whether it is done.
+/// Time between the first two questions whether it is done; each further pause is twice as long, to the longest.
 const ASKED_APART: Duration = Duration::from_millis(500);
+const LONGEST_APART: Duration = Duration::from_secs(8);
 
 /// What is forked.
 #[derive(Clone, Debug)]
@@ -105,6 +106,11 @@ impl Gateway {
         }
         check_copyable(parent, "it is forked", "a failed sandbox cannot be forked")?;
         let quota = admit()?;
+        // A prefix may have copies of earlier orders.
+        let least = match order.once {
+            true => 1,
+            false => self.n_copies(&order) + order.count as usize,
+        };
         let (answer_tx, answer_rx) = oneshot::channel();
         let (gateway, left_open) = (self.clone(), order.clone());
         let run = self.clone().run_fork(order, quota, answer_tx);
@@ -116,7 +122,8 @@ impl Gateway {
                 let node = gateway.clone();
                 gateway.spawn_until_shutdown(async move {
                     let _held = (under_way, quota);
-                    let _ = tokio::time::timeout(SETTLED_AFTER, node.until_made(&left_open)).await;
+                    let _ = tokio::time::timeout(SETTLED_AFTER, node.until_made(&left_open, least))
+                        .await;
                 });
             }
         });
@@ -134,11 +141,21 @@ impl Gateway {
         }
     }
 
-    /// Returns when the node has children of the order and all of them are listed.
-    async fn until_made(&self, order: &ForkOrder) {
-        let prefix = reference_prefix(order);
+    /// Sandboxes on the parent's node whose names begin with the prefix.
+    fn n_copies(&self, order: &ForkOrder) -> usize {
+        let parent = &order.parent.value;
+        let is_copy = |it: &Sandbox| {
+            it.namespace == parent.namespace && it.name.starts_with(&order.name_prefix)
+        };
+        self.inner.fleet.count_on(&parent.node, is_copy)
+    }
+
+    /// Returns when the node has so many children of the order's prefix and all of them are listed.
+    async fn until_made(&self, order: &ForkOrder, least: usize) {
+        let (prefix, mut apart) = (reference_prefix(order), ASKED_APART);
         loop {
-            tokio::time::sleep(ASKED_APART).await;
+            tokio::time::sleep(apart).await;
+            apart = (apart * 2).min(LONGEST_APART);
             let rows = match self.address_of(&order.parent.value) {
                 Ok(address) => self.daemon(&address).sandboxes().await,
                 Err(_) => continue,
@@ -147,9 +164,9 @@ impl Gateway {
                 continue;
             };
             let node = &order.parent.value.node;
-            let mut children = rows.iter().filter(|row| is_child(&prefix, row)).peekable();
-            let is_listed = |row: &SandboxRow| self.inner.fleet.by_claim(node, &row.id).is_some();
-            if children.peek().is_some() && children.all(is_listed) {
+            let children: Vec<_> = rows.iter().filter(|row| is_child(&prefix, row)).collect();
+            let is_listed = |row: &&SandboxRow| self.inner.fleet.by_claim(node, &row.id).is_some();
+            if children.len() >= least && children.iter().all(is_listed) {
                 return;
             }
         }

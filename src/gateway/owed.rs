@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    convert::Infallible,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -175,7 +176,7 @@ impl Gateway {
     }
 
     /// Tries what is owed, again and again.
-    pub(super) async fn collect_debts(self) {
+    pub(super) async fn collect_debts(self) -> Infallible {
         loop {
             tokio::time::sleep(ROUND).await;
             let due = self.inner.owed.due().into_iter();

@@ -3,7 +3,7 @@
 //! What is due is read off the index in every round, so that whatever brings a shutdown time or a lease there, this server's
 //! start as well, has nothing to tell here. Nodes are renewed side by side; a silent one delays no other.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ impl Gateway {
         }
     }
 
-    pub(super) async fn renew_leases(self) {
+    pub(super) async fn renew_leases(self) -> Infallible {
         loop {
             tokio::time::sleep(ROUND).await;
             let by = UnixTime::now().after(MARGIN);

@@ -1,6 +1,6 @@
 //! The gateway itself, and how a sandbox's node is found.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -120,11 +120,11 @@ impl Gateway {
             inventory,
         });
         let gateway = Self { inner };
-        gateway.spawn_until_shutdown(Self::collect_debts(gateway.clone()));
-        gateway.spawn_until_shutdown(Self::renew_leases(gateway.clone()));
+        gateway.spawn_duty(Self::collect_debts(gateway.clone()));
+        gateway.spawn_duty(Self::renew_leases(gateway.clone()));
         let (snapshots, daemons) = (gateway.inner.snapshots.clone(), &gateway.inner.daemons);
         let unattributed = gateway.inner.metrics.unattributed_snapshots.clone();
-        gateway.spawn_until_shutdown(snapshots.follow(daemons.clone(), unattributed));
+        gateway.spawn_duty(snapshots.follow(daemons.clone(), unattributed));
         gateway
     }
 
@@ -147,14 +147,22 @@ impl Gateway {
         }
     }
 
-    /// Runs a task to its end, or until requests are refused. One that panics breaks the gateway.
-    pub(super) fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs one of the gateway's own duties until requests are refused. One that panics breaks the gateway.
+    fn spawn_duty(&self, duty: impl Future<Output = Infallible> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
         let broken = self.inner.broken.clone().drop_guard();
         self.inner.tasks.spawn(async move {
-            shutdown.run_until_cancelled(task).await;
+            shutdown.run_until_cancelled(duty).await;
             // Not come to by a panic.
             broken.disarm();
+        });
+    }
+
+    /// Runs a task to its end, or until requests are refused.
+    pub(super) fn spawn_until_shutdown(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let shutdown = self.inner.shutdown.clone();
+        self.inner.tasks.spawn(async move {
+            shutdown.run_until_cancelled(task).await;
         });
     }
 
@@ -233,15 +241,13 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_task_that_panics_is_told_and_one_that_ends_or_is_stopped_is_not() {
         let gateway = mk_gateway();
-        let (done_tx, done_rx) = tokio::sync::oneshot::channel::<()>();
-        gateway.spawn_until_shutdown(async move { drop(done_tx) });
-        done_rx.await.expect_err("it is dropped");
+        gateway.spawn_until_shutdown(std::future::ready(()));
         gateway.inner.shutdown.cancel();
         gateway.finish(Duration::from_secs(10)).await;
         assert!(!gateway.inner.broken.is_cancelled());
 
         let gateway = mk_gateway();
-        gateway.spawn_until_shutdown(async { panic!("on purpose") });
+        gateway.spawn_duty(async { panic!("on purpose") });
         let broken = tokio::time::timeout(Duration::from_secs(10), gateway.broken());
         broken.await.expect("it is told");
     }

@@ -17,7 +17,9 @@ use crate::{
 
 impl Follower {
     pub(super) fn want_read(&mut self, node: &NodeName, undated: Option<Report>) {
-        if let Startup::Starting { unread, .. } = &mut self.startup {
+        if let Startup::Starting { unread, asked, .. } = &mut self.startup
+            && asked.insert(node.clone())
+        {
             unread.insert(node.clone());
         }
         self.reads.want(node, undated);
@@ -80,7 +82,7 @@ impl Follower {
                 self.left_out(&read.node, &rejections);
                 if !settled {
                     // The start does not wait for this one: a node that publishes without end would hold it up.
-                    self.reads.want(&read.node, None);
+                    self.reads.want_again(&read.node);
                 }
             }
             ReadOutcome::Busy => {}

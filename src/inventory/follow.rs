@@ -65,6 +65,8 @@ pub(super) enum Startup {
     Starting {
         listed: bool,
         unread: HashSet<NodeName>,
+        /// Those that the start has waited for: it does once for each, whatever the node publishes meanwhile.
+        asked: HashSet<NodeName>,
     },
     /// Everything that can be known is, and the server is ready.
     Live,
@@ -151,6 +153,7 @@ impl Follower {
         let Startup::Starting {
             listed: true,
             unread,
+            ..
         } = &self.startup
         else {
             return;
@@ -176,7 +179,7 @@ impl Follower {
                 self.probe(node);
             }
             for node in &attention.read {
-                self.want_read(node, None);
+                self.reads.want_again(node);
             }
         }
         self.follow_clocks(now);

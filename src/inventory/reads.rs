@@ -63,6 +63,12 @@ impl Reads {
         let slot = self.slots.entry(node.clone()).or_default();
         self.n_held_rows += n_rows(&undated);
         self.n_held_rows -= n_rows(&std::mem::replace(&mut slot.undated, undated));
+        self.want_again(node);
+    }
+
+    /// Queues a node for what no publication said. Rows that wait for its answer go on waiting.
+    pub(super) fn want_again(&mut self, node: &NodeName) {
+        let slot = self.slots.entry(node.clone()).or_default();
         if !std::mem::replace(&mut slot.queued, true) {
             self.due.push_back(node.clone());
         }

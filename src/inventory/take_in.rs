@@ -118,7 +118,7 @@ impl Follower {
         fleet.set_cordoned(node, self.is_cordoned(node));
         self.reads.set_cut(node, !report.complete);
         self.follow_agent(node, agent);
-        let undated = (doubt.undated > 0).then(|| undated_of(report));
+        let undated = (doubt.unlisted > 0).then(|| undated_of(report));
         match fleet.address(node) {
             None => self.admit(node, undated.as_ref(), now),
             Some(_) if self.feeds.is_awaited(node) => {}
@@ -207,8 +207,9 @@ impl Follower {
         self.unheard.remove(node);
         self.reads.forget(node);
         self.feeds.follow(&self.daemons, node, None);
-        if let Startup::Starting { unread, .. } = &mut self.startup {
+        if let Startup::Starting { unread, asked, .. } = &mut self.startup {
             unread.remove(node);
+            asked.remove(node);
         }
         let daemons = &self.daemons;
         daemons
@@ -262,6 +263,7 @@ impl Follower {
             self.startup = Startup::Starting {
                 listed: false,
                 unread: HashSet::new(),
+                asked: HashSet::new(),
             };
         }
     }

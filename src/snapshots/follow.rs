@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    convert::Infallible,
     sync::Arc,
     time::Duration,
 };
@@ -31,7 +32,7 @@ const AGAIN: usize = 3;
 
 impl Snapshots {
     /// Keeps the index in agreement with the nodes, until dropped.
-    pub async fn follow(self: Arc<Self>, daemons: Client, unattributed: Gauge) {
+    pub async fn follow(self: Arc<Self>, daemons: Client, unattributed: Gauge) -> Infallible {
         let mut next: HashMap<NodeName, Instant> = HashMap::new();
         // A node that takes its time holds up nobody but those who wait for its place.
         let mut asking = FuturesUnordered::new();

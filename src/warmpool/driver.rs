@@ -136,7 +136,7 @@ impl Driver {
     /// Outside a tokio runtime.
     pub async fn run(self, readiness: Readiness, shutdown: CancellationToken) {
         let work = async {
-            controller::until_ready(&readiness).await;
+            controller::until_served(&readiness).await;
             let record = Record::new(self.writer.clone(), &self.options.namespace);
             let written = load(&record).await;
             self.work(record, written).await;

@@ -146,6 +146,50 @@ fn a_publication_that_comes_during_a_read_leaves_open_what_the_two_differ_in() {
 }
 
 #[test]
+fn a_node_that_comes_back_during_a_read_is_known_by_its_answer() {
+    let mut bench = Bench::new();
+    let rows = ["a", "b", "c"].map(|name| mk_row(&format!("sb_{name}"), name));
+    bench.publish("n1", &rows);
+    bench.elapsed = 120;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_a@n1 lost; default/b=sb_b@n1 lost; default/c=sb_c@n1 lost");
+    let read = bench.fleet.begin_read(&"n1".into()).unwrap();
+    bench.fleet.heard(&"n1".into(), bench.now());
+    let labelled = bench.fleet.store().get("default", "a").unwrap();
+    let labelled = bench.fleet.set_user(
+        &"n1".into(),
+        &"sb_a".into(),
+        labelled.version,
+        Arc::new(mk_user(&[])),
+    );
+    labelled.expect("nobody else says anything");
+    let paused = Row {
+        phase: Phase::Paused,
+        ..rows[1].clone()
+    };
+    assert!(bench.fleet.read(read, &[paused], bench.now()));
+    bench.lists("default/b=sb_b@n1 Paused");
+}
+
+#[test]
+fn what_a_node_denied_and_publishes_again_is_asked_for() {
+    let bench = Bench::new();
+    let row = mk_row("sb_1", "a");
+    bench.publish("n1", std::slice::from_ref(&row));
+    bench.read("n1", &[]);
+    let doubt = bench.publish("n1", std::slice::from_ref(&row));
+    assert_eq!((doubt.unlisted, doubt.absent), (1, 0));
+    bench.lists("");
+    bench.read("n1", std::slice::from_ref(&row));
+    bench.lists("default/a=sb_1@n1");
+    bench
+        .fleet
+        .released(&"n1".into(), &"sb_1".into(), bench.now());
+    let doubt = bench.publish("n1", &[row]);
+    assert_eq!(doubt, Doubt::default(), "what was released stays so");
+}
+
+#[test]
 fn a_node_is_read_when_it_does_not_confirm_what_we_did() {
     let mut bench = Bench::new();
     bench.publish("n1", &[mk_row("sb_1", "a")]);

@@ -12,7 +12,7 @@ fn a_sandbox_that_ended_before_any_publication_is_in_doubt() {
     bench.fleet.tick(bench.now());
     let doubt = Doubt {
         absent: 1,
-        undated: 0,
+        unlisted: 0,
     };
     assert_eq!(bench.publish("n1", &[]), doubt);
     bench.read("n1", &[]);
@@ -86,7 +86,7 @@ fn absence_in_a_publication_is_only_a_doubt() {
         bench.publish("n1", &[mk_row("sb_2", "b")]),
         Doubt {
             absent: 1,
-            undated: 0
+            unlisted: 0
         }
     );
     bench.lists("default/a=sb_1@n1; default/b=sb_2@n1");
@@ -141,7 +141,7 @@ fn a_created_sandbox_outlives_publications_that_do_not_know_it_yet() {
         bench.publish("n1", &[]),
         Doubt {
             absent: 1,
-            undated: 0
+            unlisted: 0
         },
         "once listed it can be missed"
     );

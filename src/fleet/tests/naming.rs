@@ -13,7 +13,7 @@ fn an_undated_newcomer_waits_for_a_read() {
         bench.publish("n1", std::slice::from_ref(&undated)),
         Doubt {
             absent: 0,
-            undated: 1
+            unlisted: 1
         }
     );
     bench.lists("");
