@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use compact_str::CompactString;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const EPOCH: jiff::civil::DateTime = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
@@ -41,17 +42,43 @@ impl UnixTime {
     }
 }
 
+impl UnixTime {
+    /// The time as text, in place.
+    pub fn rfc3339(self) -> CompactString {
+        let time = match jiff::Timestamp::from_second(self.0) {
+            Ok(time) => Ok(jiff::tz::Offset::UTC.to_datetime(time)),
+            // jiff leaves out the last hours of the year 9999, so that every zone has them; as the end of time they are common.
+            Err(_) => EPOCH.checked_add(jiff::SignedDuration::from_secs(self.0)),
+        };
+        // Without years of four digits there is no RFC 3339 text; the zero time is what Go prints.
+        let time = time.ok().filter(|time| time.year() >= 0);
+        time.map_or(CompactString::const_new("0001-01-01T00:00:00Z"), digits)
+    }
+}
+
+/// Every list writes several of these for each object, so they are not left to the general printer.
+fn digits(time: jiff::civil::DateTime) -> CompactString {
+    let mut text = *b"0000-00-00T00:00:00Z";
+    let mut put = |at: usize, number: i8| {
+        text[at] += number.unsigned_abs() / 10;
+        text[at + 1] += number.unsigned_abs() % 10;
+    };
+    let year = time.year();
+    let (century, year) = (year / 100, year % 100);
+    for (at, number) in [(0, century), (2, year)] {
+        put(at, i8::try_from(number).unwrap_or_default());
+    }
+    put(5, time.month());
+    put(8, time.day());
+    put(11, time.hour());
+    put(14, time.minute());
+    put(17, time.second());
+    CompactString::from_utf8_lossy(&text)
+}
+
 impl fmt::Display for UnixTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_second(self.0) {
-            Ok(time) => time.fmt(f),
-            // jiff leaves out the last hours of the year 9999, so that every zone has them; as the end of time they are common.
-            Err(_) => match EPOCH.checked_add(jiff::SignedDuration::from_secs(self.0)) {
-                Ok(time) => write!(f, "{time}Z"),
-                // Without years of four digits there is no RFC 3339 text; the zero time is what Go prints.
-                Err(_) => f.write_str("0001-01-01T00:00:00Z"),
-            },
-        }
+        f.write_str(&self.rfc3339())
     }
 }
 
@@ -78,7 +105,7 @@ fn last_hours(text: &str) -> Option<UnixTime> {
 
 impl Serialize for UnixTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(&self.rfc3339())
     }
 }
 
@@ -162,6 +189,14 @@ mod tests {
         age(252_288_000, "8y");
     }
 
+    proptest::proptest! {
+        #[test]
+        fn times_are_printed_as_the_library_prints_them(seconds in -62_167_219_200_i64..=253_402_207_200) {
+            let expected = jiff::Timestamp::from_second(seconds).unwrap().to_string();
+            proptest::prop_assert_eq!(UnixTime::from_secs(seconds).to_string(), expected);
+        }
+    }
+
     #[test]
     fn times_round_trip_at_whole_seconds() {
         let time: UnixTime = "2026-11-29T23:10:02.987+01:00".parse().unwrap();
@@ -173,6 +208,10 @@ mod tests {
         assert!("yesterday".parse::<UnixTime>().is_err());
         let end = "9999-12-31T23:59:59Z";
         assert_eq!(end.parse::<UnixTime>().unwrap().to_string(), end);
+        for none in [i64::MIN, -62_167_219_201, 253_402_300_800, i64::MAX] {
+            let none = UnixTime::from_secs(none).to_string();
+            assert_eq!(none, "0001-01-01T00:00:00Z");
+        }
         for none in ["9999-12-32T00:00:00Z", "9999-12-31Z"] {
             assert!(none.parse::<UnixTime>().is_err(), "{none}");
         }

@@ -172,7 +172,6 @@ impl<R: Resource> Lister<R> {
             let mut shown_all = self.left == Some(0);
             for object in &page.items {
                 if !matches(self.resource.as_ref(), &self.selection, &object.value) {
-                    self.after = Some(key_of(object));
                     continue;
                 }
                 // One more match than may be shown proves that there is more.
@@ -183,10 +182,11 @@ impl<R: Resource> Lister<R> {
                 self.write(object, &mut out);
                 shown_all = self.left == Some(0);
             }
-            if !page.more {
+            let Some(last) = page.items.last().filter(|_| page.more) else {
                 self.finish(false, &mut out);
                 return Ok(out);
-            }
+            };
+            self.after = Some(key_of(last));
             // A selector may turn down a million objects in a row, which others should not have to wait for.
             tokio::task::yield_now().await;
         }
@@ -205,10 +205,9 @@ impl<R: Resource> Lister<R> {
             self.now,
             out,
         );
-        self.after = Some(key_of(object));
         self.left = self.left.map(|left| left.saturating_sub(1));
         if self.left == Some(0) {
-            self.resume = self.after.clone();
+            self.resume = Some(key_of(object));
         }
     }
 
