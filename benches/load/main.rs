@@ -9,6 +9,7 @@ mod ceiling;
 mod claims;
 mod client;
 mod cluster;
+mod compare;
 mod direct;
 mod gateway;
 mod latency;
@@ -70,6 +71,9 @@ fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     if let Some(directory) = &options.ceiling {
         return ceiling::serve(directory);
+    }
+    if let Some(directory) = &options.compare {
+        return compare::print(directory);
     }
     // One thread: a request and the answer to it never wait for another core to wake up.
     tokio::runtime::Builder::new_current_thread()

@@ -62,6 +62,10 @@ pub(crate) struct Options {
     /// Where the numbers go.
     #[arg(long, default_value = "target/bench/load.json")]
     pub(crate) output: PathBuf,
+    /// Measure nothing, and compare the numbers in the `old-*` and `new-*` files of this directory.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub(crate) compare: Option<PathBuf>,
     /// Be the ceiling, with the files of this directory.
     #[arg(long, hide = true)]
     #[serde(skip)]
