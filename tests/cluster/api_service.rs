@@ -1,12 +1,18 @@
 //! Registers a server that runs in a test with the control plane's aggregation layer.
 
+use std::time::Duration;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::{Request, header::ACCEPT};
+use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::control_plane::ControlPlane;
+use crate::{caller::Caller, control_plane::ControlPlane, stage::eventually};
 
 /// The group that is registered.
 pub(crate) const GROUP: &str = "agents.x-k8s.io";
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Namespace and name of the Service, as in `apiservice/`.
 pub(crate) const NAMESPACE: &str = "sandbox-system";
@@ -111,6 +117,31 @@ impl ControlPlane {
         kubectl.stdout(&args).await;
         registration
     }
+}
+
+/// Waits until kube-apiserver tells what the server serves, as kubectl and the clients in Go ask for it. It asks the server once that
+/// is available, and once a minute; and when it is refused, as by one that is starting, again after ever longer pauses.
+pub(crate) async fn is_discovered(admin: &Caller) {
+    eventually(
+        Duration::from_secs(70),
+        "the group is discovered",
+        async || {
+            let request = Request::get("/apis").header(ACCEPT, AGGREGATED);
+            let request = request.body(Body::empty());
+            let listed = admin.send(request.expect("it is well-formed")).await.body;
+            let groups = listed["items"].as_array().into_iter().flatten();
+            let versions = groups
+                .filter(|group| group["metadata"]["name"] == GROUP)
+                .filter_map(|group| group["versions"].as_array());
+            let mut versions = versions.flatten().peekable();
+            let is_whole = |version: &Value| {
+                let resources = version["resources"].as_array();
+                version["freshness"] == "Current" && resources.is_some_and(|it| !it.is_empty())
+            };
+            versions.peek().is_some() && versions.all(is_whole)
+        },
+    )
+    .await;
 }
 
 fn namespace() -> Value {

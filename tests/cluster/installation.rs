@@ -10,6 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
+    api_service,
     caller::Caller,
     chart::{documents, helm_template},
     components::free_port,
@@ -184,13 +185,7 @@ impl Installation {
             admin.get(&path).await.status == 200
         })
         .await;
-        // kube-apiserver asks what a server serves once it is available. If that fails, it asks again after ever longer pauses.
-        eventually(PATIENCE, "kubectl knows sandboxes", async || {
-            let get = ["get", "sandboxes", "--namespace=default"];
-            let known = self.control_plane.kubectl().run(&get).await;
-            known.status.success()
-        })
-        .await;
+        api_service::is_discovered(&admin).await;
     }
 }
 

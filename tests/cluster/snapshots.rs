@@ -41,6 +41,8 @@ fn identity(object: &Value) -> [Value; 4] {
 #[tokio::test]
 async fn kubectl_takes_a_snapshot_starts_from_it_and_deletes_it() {
     let stage = stage::shared().await;
+    // kubectl keeps the index of documents that it sees first.
+    stage.openapi_has("agents.x-k8s.io/v1beta1").await;
     let namespace = stage.namespace("snapshots").await;
     stage.create(&namespace, "a").await;
     let kubectl = stage.control_plane.kubectl();

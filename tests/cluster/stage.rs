@@ -19,7 +19,7 @@ use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::{Value, json};
 
 use crate::{
-    api_service::{Registration, SERVER_NAME, Turn},
+    api_service::{self, Registration, SERVER_NAME, Turn},
     caller::Caller,
     components::free_port,
     control_plane::{self, ControlPlane},
@@ -173,7 +173,7 @@ impl Stage {
         let registration = control_plane
             .register_in_turn(&turn, &["v1beta1", "v1alpha1"], port, &authority.pem())
             .await;
-        Self {
+        let stage = Self {
             control_plane,
             options,
             kubeconfig,
@@ -186,16 +186,20 @@ impl Stage {
             sim,
             directory,
             _turn: turn,
-        }
+        };
+        api_service::is_discovered(&stage.admin()).await;
+        stage
     }
 
     /// Waits until the nodes have been asked for their snapshots, which the server does once it is ready.
     pub(crate) async fn serves_snapshots(&self) {
         let path = format!("{API}/sandboxsnapshots");
         let admin = self.admin();
-        eventually(Duration::from_secs(30), "snapshots are served", async || {
-            admin.get(&path).await.status == 200
-        })
+        eventually(
+            Duration::from_secs(30),
+            "snapshots are served",
+            async || admin.get(&path).await.status == 200,
+        )
         .await;
     }
 
@@ -300,6 +304,7 @@ impl Stage {
     pub(crate) async fn start_serve(&mut self) {
         self.begin_serve();
         self.serve_is_ready().await;
+        api_service::is_discovered(&self.admin()).await;
     }
 
     /// Starts a server that was killed.
