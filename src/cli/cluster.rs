@@ -1,6 +1,6 @@
 //! The way to kube-apiserver.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
 use kube::{
@@ -8,19 +8,29 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
+/// After how long a silence a connection to kube-apiserver is given up: longer than a watch lasts, whose end is heard of.
+///
+/// kube sets no limit by itself. A list whose answer never comes would then be waited for without end, and with it, at the start,
+/// the server's readiness.
+const SILENCE: Duration = Duration::from_secs(300);
+
 /// The configuration for kube-apiserver: a file's, or the pod's.
 pub(super) async fn kube_config(file: Option<&Path>) -> anyhow::Result<Config> {
-    match file {
+    let mut config = match file {
         None => Config::incluster()
-            .context("reading the pod's ServiceAccount; outside a cluster give --kubeconfig"),
+            .context("reading the pod's ServiceAccount; outside a cluster give --kubeconfig")?,
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file)
                 .with_context(|| format!("reading {}", file.display()))?;
             let config =
                 Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-            config.with_context(|| format!("using {}", file.display()))
+            config.with_context(|| format!("using {}", file.display()))?
         }
-    }
+    };
+    config.read_timeout = Some(SILENCE);
+    // Else the time that a kept connection was idle would count.
+    config.reset_reader_on_write = true;
+    Ok(config)
 }
 
 /// A client that sends every request once.

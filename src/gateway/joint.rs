@@ -23,6 +23,18 @@ impl<K: Eq + Hash, T: Clone> Default for Joint<K, T> {
     }
 }
 
+/// A call among those under way, taken away when dropped: also by a panic.
+struct Entry<K: Eq + Hash, T: Clone> {
+    calls: Arc<DashMap<K, (&'static str, Call<T>)>>,
+    key: K,
+}
+
+impl<K: Eq + Hash, T: Clone> Drop for Entry<K, T> {
+    fn drop(&mut self) {
+        self.calls.remove(&self.key);
+    }
+}
+
 impl<K, T> Joint<K, T>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,
@@ -42,20 +54,22 @@ where
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        use dashmap::Entry;
+        use dashmap::Entry as Known;
         match self.0.entry(key.clone()) {
-            Entry::Occupied(call) => match call.get() {
+            Known::Occupied(call) => match call.get() {
                 (known, call) if *known == what => Ok(call.clone()),
                 (other, _) => Err(other),
             },
-            Entry::Vacant(place) => {
-                let (calls, call) = (self.0.clone(), begin());
+            Known::Vacant(place) => {
+                let call = begin();
+                let entry = Entry {
+                    calls: self.0.clone(),
+                    key,
+                };
                 let task = tasks.spawn(async move {
-                    let result = call.await;
-                    calls.remove(&key);
-                    result
+                    let _entry = entry;
+                    call.await
                 });
-                // A panic in the call leaves its entry behind; the joined error says so to whoever comes again.
                 let joined = task
                     .map(|result| result.unwrap_or(Err(Error::Ending)))
                     .boxed()
@@ -97,6 +111,15 @@ mod tests {
         assert_eq!((one.unwrap(), other.unwrap()), (0, 0));
         assert_eq!(ask().await.unwrap(), 1, "a later question is a new call");
         assert!(joint.0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_is_an_error_once() {
+        let (joint, tasks) = (Joint::<_, ()>::default(), TaskTracker::new());
+        let call = joint.join(&tasks, "sb_1", "pause", || async { panic!("on purpose") });
+        assert!(call.unwrap().await.is_err());
+        let next = joint.join(&tasks, "sb_1", "pause", || async { Ok(()) });
+        assert!(next.unwrap().await.is_ok());
     }
 
     #[tokio::test]
