@@ -32,6 +32,8 @@ const MAX_ORPHANS: usize = MAX_OWED / 2;
 /// What is worked off at once, and with claims that are given back, for which somebody waits.
 const AT_ONCE: usize = 8;
 const ENDS_AT_ONCE: usize = 16;
+/// How long a record waits, so that the caller has the answer first and waits for no core that the record takes.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(2);
 /// How long one attempt may take.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
 /// How long the VM of a claim that is given back is kept for kube-apiserver to note that its object goes.
@@ -117,19 +119,23 @@ impl Book {
     pub(super) fn owe(&self, owed: Owed, want: Want) -> oneshot::Receiver<Outcome> {
         let (outcome_tx, outcome_rx) = oneshot::channel();
         let id = owed.delivery.claim.clone();
+        let due = match want {
+            Want::Recorded => Instant::now() + ANSWERED_WITHIN,
+            Want::Gone => Instant::now(),
+        };
         let mut pages = self.pages.lock();
         pages.settled.remove(&id);
         let entry = pages.owed.entry(id).or_insert_with(|| Entry {
             owed,
             want,
-            due: Instant::now(),
+            due,
             backoff: Backoff::default(),
             trying: None,
             failures: 0,
             waiting: Vec::new(),
         });
         entry.want = want;
-        entry.due = Instant::now();
+        entry.due = due;
         entry.waiting.retain(|waiting| !waiting.is_closed());
         entry.waiting.push(outcome_tx);
         self.metrics.owed(pages.owed.len());
@@ -375,8 +381,13 @@ mod tests {
         }
     }
 
+    /// When a record is due of what was handed over just now.
+    fn after_answer() -> Instant {
+        Instant::now() + ANSWERED_WITHIN
+    }
+
     fn due(book: &Book) -> Option<(String, Want)> {
-        let due = book.take_due(Instant::now(), 0).ok()?;
+        let due = book.take_due(after_answer(), 0).ok()?;
         Some((due.owed.delivery.claim.to_string(), due.want))
     }
 
@@ -405,7 +416,7 @@ mod tests {
         book.owe(mk_owed("sb_1"), Want::Recorded);
         book.owe(mk_owed("sb_2"), Want::Gone);
         let due = |under_way| {
-            let due = book.take_due(Instant::now(), under_way).ok()?;
+            let due = book.take_due(after_answer(), under_way).ok()?;
             Some(due.owed.delivery.claim.to_string())
         };
         assert_eq!(due(ENDS_AT_ONCE), None);
