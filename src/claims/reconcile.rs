@@ -57,6 +57,7 @@ struct Work<'a> {
 struct View {
     sandbox: Option<Sandbox>,
     contenders: Vec<Sandbox>,
+    unsettled: bool,
     template: Result<Arc<SandboxTemplate>, NoTemplate>,
     now: Timestamp,
 }
@@ -115,6 +116,8 @@ impl Work<'_> {
 
     async fn view(&self) -> Result<View> {
         let key = key_of(&self.claim);
+        // First: what is settled afterwards is looked at again.
+        let unsettled = self.room.fleet.is_unsettled(&key);
         let record = self.room.fleet.store().get(&key.namespace, &key.name);
         let sandbox = record.map(|record| record.value.clone());
         let template = match &sandbox {
@@ -125,6 +128,7 @@ impl Work<'_> {
         Ok(View {
             sandbox,
             contenders: self.room.fleet.contenders(&key),
+            unsettled,
             template,
             now: Timestamp::now(),
         })
@@ -243,7 +247,8 @@ impl Work<'_> {
             }
             _ => ("error", "SandboxCreatePending"),
         };
-        self.wait(view, outcome, reason, &error.to_string()).await
+        tracing::debug!(key = %key_of(&self.claim), error = &error as &dyn std::error::Error, "claims: no sandbox");
+        self.wait(view, outcome, reason, &told(&error)).await
     }
 
     /// Asks the quotas of the namespace, as a create of the sandbox would.
@@ -371,12 +376,31 @@ impl Work<'_> {
     }
 }
 
+/// An error as a status tells it: without the node, which is another one with each try. Each text that is new is a write.
+fn told(error: &gateway::Error) -> String {
+    use gateway::Error;
+    match error {
+        Error::TokenRefused { .. } => "the nodes refuse the server's token".to_owned(),
+        Error::Refused { .. } => "the node that was asked refused the request".to_owned(),
+        Error::NodeDown { .. } => "the node that was asked is unreachable".to_owned(),
+        Error::OutcomeUnknown { .. } => {
+            "the node that was asked did not say what it did".to_owned()
+        }
+        Error::TooOld { .. } => {
+            "the daemon of the node that was asked is too old for this".to_owned()
+        }
+        Error::AtCapacity { .. } => "the node that was asked is at capacity".to_owned(),
+        other => other.to_string(),
+    }
+}
+
 impl View {
     fn facts<'a>(&'a self, claim: &'a SandboxClaim) -> Facts<'a> {
         Facts {
             claim,
             sandbox: self.sandbox.as_ref(),
             contenders: &self.contenders,
+            unsettled: self.unsettled,
             template: self.template.as_deref(),
             now: self.now,
         }

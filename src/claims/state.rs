@@ -38,6 +38,8 @@ pub(super) struct Facts<'a> {
     pub(super) sandbox: Option<&'a Sandbox>,
     /// Those that ask for its name beside it.
     pub(super) contenders: &'a [Sandbox],
+    /// Whether a create of the name is not settled.
+    pub(super) unsettled: bool,
     /// The template of the claim's pool.
     pub(super) template: Result<&'a SandboxTemplate, &'a NoTemplate>,
     pub(super) now: Timestamp,
@@ -209,15 +211,19 @@ impl Facts<'_> {
     }
 
     /// The sandbox that the claim has or may have. The one that it is bound to is that under any name; one that has the claim's
-    /// name is not, when the claim is bound to another.
+    /// name is not, when the claim is bound to another; nor is one that may be what a create made whose answer was lost, which is
+    /// released as nobody's, or one that is being released.
     fn chosen(&self) -> Option<&Sandbox> {
         let is_bound =
             |sandbox: &&Sandbox| self.binding(sandbox) == Binding::This && self.is_ours(sandbox);
         let not_another = |sandbox: &&Sandbox| {
             self.binding(sandbox) != Binding::Another || self.is_made_here(sandbox)
         };
+        let stays = |sandbox: &&Sandbox| {
+            self.owns(sandbox) || (sandbox.deleted_at.is_none() && !self.unsettled)
+        };
         let bound = self.all().find(is_bound);
-        bound.or_else(|| self.sandbox.filter(not_another))
+        bound.or_else(|| self.sandbox.filter(not_another).filter(stays))
     }
 
     /// A sandbox that is this claim's to release: that this claim was given here, or is bound to. One that only a node knows of

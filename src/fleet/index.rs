@@ -146,6 +146,11 @@ impl Fleet {
         self.lock().nodes.contains_key(node)
     }
 
+    /// Whether a create of the name is not settled: what a node lists under it may turn out to be nobody's, and be released.
+    pub fn is_unsettled(&self, key: &SandboxKey) -> bool {
+        self.lock().is_kept(key)
+    }
+
     /// Every node, also one whose address is not known.
     pub fn node_names(&self) -> HashSet<NodeName> {
         self.lock().nodes.keys().cloned().collect()

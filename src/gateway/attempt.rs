@@ -62,13 +62,17 @@ pub(super) fn metadata(user: &UserPart, reference: Reference<'_>) -> BTreeMap<St
 /// Of a node's claims under one reference, those that one attempt made.
 ///
 /// A reference is not unique: somebody else's claim may carry it. A daemon that keeps metadata says of each which attempt made
-/// it. One that keeps none leaves the reference to go by, which is ours while we hold the name.
-pub(super) fn made_by(attempt: &str, mut rows: Vec<SandboxRow>) -> Vec<SandboxRow> {
+/// it. One that keeps none leaves the reference to go by, which is ours while we hold the name, and only then.
+pub(super) fn made_by(
+    attempt: &str,
+    mut rows: Vec<SandboxRow>,
+    holds_name: bool,
+) -> Vec<SandboxRow> {
     let of_later_daemon = |row: &SandboxRow| !row.metadata.is_empty() || row.on_expire.is_some();
     let keeps_metadata = rows.iter().any(of_later_daemon);
     rows.retain(|row| match row.metadata.get(ATTEMPT) {
         Some(known) => known == attempt,
-        None => !keeps_metadata,
+        None => holds_name && !keeps_metadata,
     });
     rows
 }
@@ -88,9 +92,19 @@ mod tests {
             serde_json::from_value(row).unwrap()
         };
         let check = |rows: &[SandboxRow], expected: &[&str]| {
-            let ours = made_by("mine", rows.to_vec());
-            let ours: Vec<_> = ours.iter().map(|row| row.id.as_str()).collect();
-            assert_eq!(ours, expected);
+            let ids = |holds_name| -> Vec<String> {
+                let ours = made_by("mine", rows.to_vec(), holds_name).into_iter();
+                ours.map(|row| row.id.to_string()).collect()
+            };
+            assert_eq!(ids(true), expected);
+            // Without the name, only what says so itself.
+            let says_so = |row: &&SandboxRow| row.metadata.contains_key(ATTEMPT);
+            let told: Vec<_> = rows
+                .iter()
+                .filter(says_so)
+                .map(|row| row.id.to_string())
+                .collect();
+            assert!(ids(false).iter().all(|id| told.contains(id)));
         };
         let (mine, other) = (
             row("sb_1", &[(ATTEMPT, "mine")]),

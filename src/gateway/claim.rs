@@ -447,7 +447,7 @@ impl Claim {
     async fn recover(&self, address: &NodeAddress) -> Option<ClaimReply> {
         let daemon = self.gateway.inner.daemons.node(address, QUICK_QUESTION);
         let rows = self.reference().claims(daemon).await.ok()?;
-        let row = made_by(self.attempt_id(), rows).into_iter().next()?;
+        let row = made_by(self.attempt_id(), rows, true).into_iter().next()?;
         let found = daemon.sandbox(&row.id).await.ok()?;
         Some(ClaimReply {
             id: found.row.id,

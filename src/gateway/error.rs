@@ -26,8 +26,8 @@ pub enum Error {
     /// A quota of the namespace does not allow it. Nothing was done.
     #[error(transparent)]
     OverQuota(#[from] Exceeded),
-    /// As many snapshots and promotions are under way on the node as it may have at once. Nothing was done.
-    #[error("node {node} has too many snapshots under way")]
+    /// As many snapshots and promotions, or pauses and resumes, are under way on the node as it may have at once. Nothing was done.
+    #[error("node {node} has too many calls of this kind under way")]
     Busy {
         /// The node.
         node: NodeName,

@@ -84,6 +84,7 @@ impl Gateway {
         call: &'static str,
     ) -> Result<Record> {
         let sandbox = &record.value;
+        let _place = self.inner.turns.begin(&sandbox.node)?;
         let daemon = self
             .inner
             .daemons

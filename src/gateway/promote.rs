@@ -49,7 +49,7 @@ impl Gateway {
         template: String,
     ) -> Result<PoolKey> {
         let sandbox = &record.value;
-        let _place = self.inner.long_calls.begin(&sandbox.node)?;
+        let _place = self.inner.copies.begin(&sandbox.node)?;
         let daemon = self
             .inner
             .daemons

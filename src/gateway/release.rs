@@ -116,6 +116,8 @@ impl Gateway {
     /// Releases a grant that is not listed, in the background.
     pub(super) fn release_unlisted(&self, node: NodeName, claim: ClaimId) {
         self.owe(node.clone(), claim.clone(), None);
+        // If its node has told of it meanwhile, nobody is to take it for one that stays.
+        self.inner.fleet.set_deleted(&node, &claim, Now::read());
         let gateway = self.clone();
         self.inner
             .tasks

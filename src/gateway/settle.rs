@@ -86,7 +86,7 @@ impl Question {
         let mut denied = false;
         for pause in PAUSES {
             let is_last = self.ends_within(pause).await;
-            match self.ask(node, address).await {
+            match self.ask(node, address, true).await {
                 Ok(true) => return true,
                 Ok(false) => denied = true,
                 Err(error) => {
@@ -108,7 +108,7 @@ impl Question {
             let Some(address) = self.gateway.inner.fleet.address(node) else {
                 return;
             };
-            if self.ask(node, &address).await.is_ok() || is_last {
+            if self.ask(node, &address, false).await.is_ok() || is_last {
                 return;
             }
         }
@@ -122,13 +122,19 @@ impl Question {
     }
 
     /// Asks once, and releases what the node granted beside the winner; whether it granted anything.
-    async fn ask(&self, node: &NodeName, address: &NodeAddress) -> sandboxd::Result<bool> {
+    async fn ask(
+        &self,
+        node: &NodeName,
+        address: &NodeAddress,
+        holds_name: bool,
+    ) -> sandboxd::Result<bool> {
         let daemon = self.gateway.daemon(address);
         let reference = match self.of_checkpoint {
             true => Reference::InMetadata(&self.claim_ref),
             false => Reference::OfItsOwn(&self.claim_ref),
         };
-        let granted = made_by(&self.attempt, reference.claims(daemon).await?);
+        let rows = reference.claims(daemon).await?;
+        let granted = made_by(&self.attempt, rows, holds_name);
         let is_winner = |row: &SandboxRow| {
             let winner = self.winner.as_ref();
             winner.is_some_and(|(of, claim)| of == node && *claim == row.id)

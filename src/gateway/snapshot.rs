@@ -119,7 +119,7 @@ impl Gateway {
         }
         let reserved = snapshots.reserve(key.clone());
         let reserved = reserved.map_err(|_| taken(&key))?;
-        let _place = self.inner.long_calls.begin(node)?;
+        let _place = self.inner.copies.begin(node)?;
         let list = |record| snapshots.taken(&reserved, node, &record, UnixTime::now());
         // One whose answer was lost may be there already.
         if let Some(taken) = self.find_checkpoint(&address, &sandbox.claim, &name).await {

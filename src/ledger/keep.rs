@@ -126,7 +126,14 @@ impl Ledger {
                 gateway.owed_written(debts.n_changes);
                 ending.run_until_cancelled(changes.changed()).await;
             } else {
-                ending.run_until_cancelled(sleep(pause)).await;
+                // What is owed meanwhile on another node waits for none that refuses its record.
+                let again = async {
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        _ = changes.changed() => sleep(least).await,
+                    }
+                };
+                ending.run_until_cancelled(again).await;
                 pause = (pause * 2).min(longest);
             }
         }

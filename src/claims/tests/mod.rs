@@ -26,6 +26,7 @@ struct Case {
     claim: SandboxClaim,
     sandbox: Option<Sandbox>,
     contenders: Vec<Sandbox>,
+    unsettled: bool,
     template: Result<SandboxTemplate, NoTemplate>,
 }
 
@@ -39,6 +40,7 @@ impl Case {
             claim: serde_json::from_value(claim).unwrap(),
             sandbox: None,
             contenders: Vec::new(),
+            unsettled: false,
             template: Ok(serde_json::from_value(json!({"spec": {"podTemplate": pod}})).unwrap()),
         }
     }
@@ -167,6 +169,7 @@ impl Case {
             claim: &self.claim,
             sandbox: self.sandbox.as_ref(),
             contenders: &self.contenders,
+            unsettled: self.unsettled,
             template: self.template.as_ref(),
             now: Timestamp::from_second(NOW).unwrap(),
         }

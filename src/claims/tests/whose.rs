@@ -40,6 +40,24 @@ fn what_a_node_handed_over_wins_until_the_status_tells_of_another() {
 }
 
 #[test]
+fn what_may_be_released_as_nobodys_is_no_claims() {
+    let told_by_its_node = || Case::new().protected().with_sandbox(Phase::Running, None);
+    told_by_its_node().then("say True DependenciesReady Some(\"box\")");
+    let mut unsettled = told_by_its_node();
+    unsettled.unsettled = true;
+    unsettled.then("claim team/box from python:3.12|none|small");
+    let mut going = told_by_its_node();
+    going.sandbox.as_mut().unwrap().deleted_at = Some(UnixTime::from_secs(NOW));
+    going.then("claim team/box from python:3.12|none|small");
+    // What was claimed for it here, it has.
+    let mut owned = Case::new()
+        .protected()
+        .with_sandbox(Phase::Running, Some("u-1"));
+    owned.unsettled = true;
+    owned.then("say True DependenciesReady Some(\"box\")");
+}
+
+#[test]
 fn a_claim_has_the_sandbox_that_it_is_bound_to_under_any_name() {
     let mut case = Case::new()
         .protected()
