@@ -1,7 +1,7 @@
 //! The state that an agent tells, and its changes in order.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +24,7 @@ use super::{
     wire::{Message, Part, PartOf},
 };
 use crate::{
-    api::{ClaimId, PoolKey, UserPart},
+    api::{ClaimId, PoolKey, UserPart, labels},
     sandboxd::{ClockOffset, NodeTime},
 };
 
@@ -91,8 +91,9 @@ pub(super) struct State {
     pub(super) looked: Option<Instant>,
     /// How many entries refer to what.
     pub(super) refs: HashMap<CompactString, usize>,
-    /// References that are being claimed beside the daemon: a row of one is told when that is decided, and not before.
-    pub(super) reserved: HashSet<CompactString>,
+    /// References that are being claimed beside the daemon, and the word of each attempt: a row that it made is told when it is
+    /// decided about, and not before.
+    pub(super) reserved: HashMap<CompactString, CompactString>,
     /// What was confirmed to be gone, and the last look that had begun then: neither that nor an earlier one brings it back.
     pub(super) gone: HashMap<ClaimId, u64>,
     /// What was taken of each pool since the last look.
@@ -140,7 +141,7 @@ impl Board {
                 observed_at: None,
                 looked: None,
                 refs: HashMap::new(),
-                reserved: HashSet::new(),
+                reserved: HashMap::new(),
                 gone: HashMap::new(),
                 taken: HashMap::new(),
                 log: VecDeque::new(),
@@ -172,11 +173,12 @@ impl Board {
         let (seq, mut before) = (state.seq, std::mem::take(&mut state.entries));
         state.gone.retain(|_, begun| *begun >= poll.0);
         for row in rows {
-            if state.gone.contains_key(&row.id) {
+            // A daemon that lists an id twice is believed once.
+            if state.gone.contains_key(&row.id) || state.entries.contains_key(&row.id) {
                 continue;
             }
             let known = before.remove(&row.id);
-            if known.is_none() && state.reserved.contains(&row.claim_ref) {
+            if known.is_none() && state.is_undecided(&row) {
                 continue;
             }
             let user = user_of(&row.id);
@@ -339,8 +341,12 @@ impl State {
     /// Puts a sandbox on the board, and records it unless it is as it was.
     pub(super) fn list(&mut self, known: Option<Entry>, row: Row, user: Option<Arc<UserPart>>) {
         let id = row.id.clone();
-        if known.is_none() {
-            *self.refs.entry(row.claim_ref.clone()).or_default() += 1;
+        let before = known.as_ref().map(|known| known.row.reference());
+        if before != Some(row.reference()) {
+            if let Some(before) = before {
+                self.forget_ref(before);
+            }
+            *self.refs.entry(row.reference().into()).or_default() += 1;
         }
         let entry = match known {
             Some(known) if known.row == row && known.user == user => Entry { since: 0, ..known },
@@ -361,8 +367,18 @@ impl State {
 
     /// Records that an entry is on the board no more.
     pub(super) fn take_off(&mut self, entry: Entry) {
-        self.forget_ref(&entry.row.claim_ref);
+        self.forget_ref(entry.row.reference());
         self.record(&encode(&Part::Removed(entry.row.id)));
+    }
+
+    /// Whether a claim made the row that is being decided about. Somebody else's of the same reference is told.
+    fn is_undecided(&self, row: &Row) -> bool {
+        let attempt = self.reserved.get(row.reference());
+        attempt.is_some_and(|own| {
+            row.metadata
+                .get(labels::ATTEMPT)
+                .is_some_and(|of| of == own)
+        })
     }
 
     fn forget_ref(&mut self, claim_ref: &str) {
@@ -386,7 +402,7 @@ impl State {
         }
     }
 
-    fn record(&mut self, part: &Bytes) {
+    pub(super) fn record(&mut self, part: &Bytes) {
         self.seq += 1;
         let head = format!(r#"{{"change":{{"seq":{},"part":"#, self.seq);
         let line = Bytes::from([head.as_bytes(), part, b"}}\n"].concat());
@@ -411,7 +427,7 @@ impl Entry {
     }
 }
 
-fn encode(part: &impl Serialize) -> Bytes {
+pub(super) fn encode(part: &impl Serialize) -> Bytes {
     serde_json::to_vec(part)
         .expect("strings, numbers, and texts that were read as JSON")
         .into()

@@ -7,7 +7,11 @@ use std::{
 
 use compact_str::CompactString;
 
-use super::{Board, Row, board::Shared};
+use super::{
+    Board, Row,
+    board::{Shared, encode},
+    wire::Part,
+};
 use crate::api::{ClaimId, PoolKey};
 
 /// When half of what was warm is taken, the daemon is looked at anew, unless that was done so lately: without listeners the next
@@ -27,19 +31,25 @@ pub enum Unreserved {
     NothingWarm,
 }
 
-/// A claim reference that nobody else claims here, as long as this lives. What the daemon lists of it meanwhile is told to nobody:
-/// it may yet be given back.
+/// A claim reference that nobody else claims here, as long as this lives. What the attempt made of it is told to nobody meanwhile: it
+/// may yet be given back.
 pub struct Reservation {
     board: Arc<Shared>,
     claim_ref: CompactString,
 }
 
 impl Board {
-    /// Reserves a reference, and one warm VM of a pool until the next look at the daemon.
+    /// Reserves a reference, and one warm VM of a pool until the next look at the daemon. `attempt` is the word of the claim's own that
+    /// goes with it in its metadata.
     ///
     /// # Errors
     /// [`Unreserved`], and nothing was done.
-    pub fn reserve(&self, claim_ref: &str, pool: &PoolKey) -> Result<Reservation, Unreserved> {
+    pub fn reserve(
+        &self,
+        claim_ref: &str,
+        attempt: &str,
+        pool: &PoolKey,
+    ) -> Result<Reservation, Unreserved> {
         let mut state = self.0.state.lock();
         let Some(looked) = state.looked.filter(|_| self.daemon_answers()) else {
             return Err(Unreserved::NotRead);
@@ -47,7 +57,7 @@ impl Board {
         if state.refs.contains_key(claim_ref) {
             return Err(Unreserved::NameTaken);
         }
-        if state.reserved.contains(claim_ref) {
+        if state.reserved.contains_key(claim_ref) {
             return Err(Unreserved::NameUndecided);
         }
         let pools = state.node.pools.iter();
@@ -61,7 +71,7 @@ impl Board {
             return Err(Unreserved::NothingWarm);
         }
         *taken += 1;
-        state.reserved.insert(claim_ref.into());
+        state.reserved.insert(claim_ref.into(), attempt.into());
         Ok(Reservation {
             board: self.0.clone(),
             claim_ref: claim_ref.into(),
@@ -79,10 +89,12 @@ impl Board {
         let mut state = self.0.state.lock();
         let begun = self.0.polls_begun.load(Ordering::SeqCst);
         state.gone.insert(id.clone(), begun);
-        if let Some(entry) = state.entries.remove(id) {
-            state.take_off(entry);
-            self.0.tell(&state, |_| {});
+        match state.entries.remove(id) {
+            Some(entry) => state.take_off(entry),
+            // It was never told of here, and a server that asked the daemon itself may list it.
+            None => state.record(&encode(&Part::Removed(id.clone()))),
         }
+        self.0.tell(&state, |_| {});
     }
 
     /// The sandboxes whose metadata has this key.
@@ -119,6 +131,7 @@ impl Drop for Reservation {
 mod tests {
     use super::*;
     use crate::{
+        api::labels,
         feed::{NodeState, Poll, Pool, State},
         meta::UnixTime,
         sandboxd::NodeTime,
@@ -167,7 +180,7 @@ mod tests {
     #[test]
     fn a_name_is_reserved_once_and_a_warm_vm_once() {
         let (board, pool) = (Board::new(), mk_pool());
-        let refused = |claim_ref| board.reserve(claim_ref, &pool).err();
+        let refused = |claim_ref| board.reserve(claim_ref, "mine", &pool).err();
         assert_eq!(refused("a/x"), Some(Unreserved::NotRead));
         look(
             &board,
@@ -176,10 +189,10 @@ mod tests {
             2,
         );
         assert_eq!(refused("a/held"), Some(Unreserved::NameTaken));
-        let first = board.reserve("a/x", &pool).unwrap();
+        let first = board.reserve("a/x", "mine", &pool).unwrap();
         assert_eq!(refused("a/x"), Some(Unreserved::NameUndecided));
         drop(first);
-        let again = board.reserve("a/x", &pool);
+        let again = board.reserve("a/x", "mine", &pool);
         assert_eq!(refused("a/y"), Some(Unreserved::NothingWarm));
         look(&board, &board.poll_begins(), vec![], 1);
         assert_eq!(refused("a/y"), None);
@@ -192,20 +205,48 @@ mod tests {
     fn what_is_not_decided_is_not_told_and_what_was_granted_stays_over_an_older_look() {
         let (board, pool) = (Board::new(), mk_pool());
         look(&board, &board.poll_begins(), vec![], 2);
-        let reserved = board.reserve("a/x", &pool).unwrap();
+        let reserved = board.reserve("a/x", "mine", &pool).unwrap();
         let under_way = board.poll_begins();
-        look(&board, &under_way, vec![mk_row("sb_1", "a/x")], 1);
-        assert_eq!(ids(&board), [""; 0]);
+        let own = Row {
+            metadata: [(labels::ATTEMPT.to_owned(), "mine".to_owned())].into(),
+            ..mk_row("sb_1", "a/x")
+        };
+        let others = mk_row("sb_2", "a/x");
+        look(&board, &under_way, vec![own, others], 1);
+        assert_eq!(ids(&board), ["sb_2"], "which is somebody else's");
+        look(&board, &board.poll_begins(), vec![], 1);
         let older = board.poll_begins();
         reserved.granted(mk_row("sb_1", "a/x"));
         assert_eq!(ids(&board), ["sb_1"]);
-        let taken = board.reserve("a/x", &pool).err();
+        let taken = board.reserve("a/x", "mine", &pool).err();
         assert_eq!(taken, Some(Unreserved::NameTaken));
         look(&board, &older, vec![], 1);
         assert_eq!(ids(&board), ["sb_1"]);
         look(&board, &board.poll_begins(), vec![], 1);
         assert_eq!(ids(&board), [""; 0]);
-        assert!(board.reserve("a/x", &pool).is_ok());
+        assert!(board.reserve("a/x", "mine", &pool).is_ok());
+    }
+
+    #[test]
+    fn a_name_is_taken_as_long_as_the_daemon_lists_it_and_no_longer() {
+        let (board, pool) = (Board::new(), mk_pool());
+        let look_at = |rows| look(&board, &board.poll_begins(), rows, 2);
+        let refused = |claim_ref| board.reserve(claim_ref, "mine", &pool).err();
+        let of_checkpoint = Row {
+            metadata: [(labels::CLAIM_REF.to_owned(), "a/x".to_owned())].into(),
+            ..mk_row("sb_1", "")
+        };
+        look_at(vec![of_checkpoint]);
+        assert_eq!(refused("a/x"), Some(Unreserved::NameTaken));
+        for _ in 0..3 {
+            look_at(vec![mk_row("sb_1", "a/y"), mk_row("sb_1", "a/y")]);
+            assert_eq!(
+                (refused("a/x"), refused("a/y")),
+                (None, Some(Unreserved::NameTaken))
+            );
+        }
+        look_at(vec![]);
+        assert_eq!(refused("a/y"), None);
     }
 
     #[test]
@@ -218,7 +259,9 @@ mod tests {
         board.released(&"sb_1".into());
         assert_eq!(ids(&board), ["sb_2"]);
         assert_eq!(board.seq(), seq + 1, "listeners are told");
-        assert!(board.reserve("a/x", &pool).is_ok());
+        board.released(&"sb_9".into());
+        assert_eq!(board.seq(), seq + 2, "also of what was never told of");
+        assert!(board.reserve("a/x", "mine", &pool).is_ok());
         look(&board, &under_way, rows(), 2);
         assert_eq!(ids(&board), ["sb_2"]);
         board.released(&"sb_2".into());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Use;
 use crate::{
-    api::{ClaimId, PoolKey, UserPart},
+    api::{ClaimId, PoolKey, UserPart, labels},
     sandboxd::NodeTime,
 };
 
@@ -60,6 +60,19 @@ pub struct Row {
     /// Metadata given with the claim, where the daemon keeps it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
+}
+
+impl Row {
+    /// What the claim refers to. A daemon takes a claim of a checkpoint without a reference, so that it is in the metadata.
+    pub fn reference(&self) -> &str {
+        match self.claim_ref.as_str() {
+            "" => self
+                .metadata
+                .get(labels::CLAIM_REF)
+                .map_or("", String::as_str),
+            claim_ref => claim_ref,
+        }
+    }
 }
 
 /// One sandbox: what its daemon says, and what the agent keeps for its user.

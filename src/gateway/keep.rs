@@ -19,6 +19,9 @@ pub enum Kept {
     Unconfirmed,
 }
 
+/// How often it is looked again whether something newer is to be kept.
+const MAX_LOOKS: usize = 16;
+
 impl Gateway {
     /// Has the node's agent keep what the index says of the sandbox's user, and says how that went.
     ///
@@ -34,6 +37,7 @@ impl Gateway {
         let Some(mut user) = newest() else {
             return Kept::Durably;
         };
+        let mut looks = 0..MAX_LOOKS;
         loop {
             let kept = match self.inner.inventory.keep_user(node, claim, &user).await {
                 Ok(()) => Kept::Durably,
@@ -44,7 +48,10 @@ impl Gateway {
                 }
             };
             match newest() {
-                Some(newer) if kept == Kept::Durably && !Arc::ptr_eq(&newer, &user) => user = newer,
+                // Also behind one that was not confirmed: it may be stored yet, over what came after it.
+                Some(newer) if !Arc::ptr_eq(&newer, &user) && looks.next().is_some() => {
+                    user = newer;
+                }
                 _ => return kept,
             }
         }

@@ -212,10 +212,7 @@ impl FeedTask {
             Event::User(claim, user) => {
                 fleet.restore_user(&self.node, &claim, &taken(*user));
             }
-            // What we released is gone already, and is to stay dead for good.
-            Event::Removed(claim) if fleet.by_claim(&self.node, &claim).is_none() => {
-                fleet.heard(&self.node, now);
-            }
+            // Also of what is not known: an answer that is on its way may have it. What we released stays dead for good.
             Event::Removed(claim) => {
                 fleet.confirmed_absent(&self.node, &claim, now);
                 fleet.heard(&self.node, now);
@@ -236,7 +233,11 @@ impl FeedTask {
             Event::Heartbeat {
                 daemon_answers: false,
                 ..
-            } => fleet.suspect(&self.node, now),
+            } => {
+                fleet.suspect(&self.node, now);
+                // It tells nothing of the sandboxes. If the daemon answers us, it is read from time to time.
+                fleet.not_heard(&self.node, now);
+            }
             Event::Snapshot { .. } => {}
         });
     }

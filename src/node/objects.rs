@@ -20,7 +20,8 @@ use crate::api::{ClaimId, UserPart};
 const MAX_OBJECT: usize = 768 << 10;
 /// User parts, and bytes of them, that one node keeps.
 const MAX_OBJECTS: usize = 32_768;
-const MAX_BYTES: usize = 256 << 20;
+/// Less than the server takes over a feed, which has the daemon's rows as well.
+const MAX_BYTES: usize = 192 << 20;
 /// A write that takes longer is a disk in trouble.
 const WRITE_WITHIN: Duration = Duration::from_secs(5);
 /// Writes that wait; more callers wait for their turn.

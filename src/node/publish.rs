@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{Error, Identity, NodeMetrics, Options, Result};
 use crate::{
-    api::{InventoryEntry, InventoryPool, NodeInventory, labels},
+    api::{InventoryEntry, InventoryPool, NodeInventory},
     feed::{Backoff, Board, Current, Row, State},
 };
 
@@ -282,12 +282,7 @@ fn fitting(entries: &[InventoryEntry], room: usize) -> usize {
 }
 
 fn entry(row: Row) -> InventoryEntry {
-    // The daemon takes a claim of a checkpoint without a reference, so that it is in the metadata.
-    let in_metadata = row.metadata.get(labels::CLAIM_REF).map(String::as_str);
-    let claim_ref = match row.claim_ref.as_str() {
-        "" => in_metadata.unwrap_or_default().to_owned(),
-        claim_ref => claim_ref.to_owned(),
-    };
+    let claim_ref = row.reference().to_owned();
     InventoryEntry {
         name: claim_ref.clone(),
         id: row.id.to_string(),

@@ -34,11 +34,18 @@ mod site;
 mod users;
 mod watcher;
 
-use std::{env, str::FromStr, time::Instant};
+use std::{
+    env,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 use record::Record;
 use schedule::Schedule;
 use site::Site;
+
+/// How long a schedule may take at most; most take 4 s.
+const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
 fn setting<T: FromStr>(name: &str) -> Option<T> {
     let text = env::var(name).ok()?;
@@ -55,7 +62,8 @@ async fn claims_keep_their_promises_whatever_fails() {
     let (begun, mut tally) = (Instant::now(), Tally::default());
     for number in 0..count {
         let schedule = Schedule::of(seed + number);
-        let (verdict, record) = play::play(&mut site, &schedule).await;
+        let played = tokio::time::timeout(ENDS_WITHIN, play::play(&mut site, &schedule)).await;
+        let (verdict, record) = played.unwrap_or_else(|_| panic!("it does not end: {schedule:?}"));
         tally.add(&record);
         let Err(violation) = verdict else { continue };
         println!(

@@ -134,8 +134,10 @@ impl Book {
             failures: 0,
             waiting: Vec::new(),
         });
-        entry.want = want;
-        entry.due = due;
+        // What is to go does not come back because somebody saw it before.
+        if want == Want::Gone || entry.want != Want::Gone {
+            (entry.want, entry.due) = (want, due);
+        }
         entry.waiting.retain(|waiting| !waiting.is_closed());
         entry.waiting.push(outcome_tx);
         self.metrics.owed(pages.owed.len());
@@ -295,8 +297,7 @@ impl Gateway {
 
     async fn record_once(&self, owed: &Owed, failures: u32) -> Outcome {
         let claim = &owed.delivery.claim;
-        // One that cannot be asked about may be there.
-        let is_there = || async { !self.daemon().is_absent(claim).await.unwrap_or(false) }.boxed();
+        let is_there = || async { Ok(!self.daemon().is_absent(claim).await?) }.boxed();
         let is_late = owed.is_orphan || failures > 0;
         match self.0.book.records.record(owed, is_late, is_there).await {
             Ok(recorded) => {
@@ -408,6 +409,17 @@ mod tests {
         book.tried(&sb_1, Outcome::Settled);
         assert_eq!(heard.try_recv(), Ok(Outcome::Settled));
         assert_eq!((due(&book), book.len()), (None, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_while_it_is_adopted_goes() {
+        let book = mk_book();
+        let orphans = book.unknown(vec![mk_owed("sb_1")], 8);
+        book.owe(mk_owed("sb_1"), Want::Gone);
+        for orphan in orphans {
+            book.owe(orphan, Want::Recorded);
+        }
+        assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Gone)));
     }
 
     #[tokio::test]

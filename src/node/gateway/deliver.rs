@@ -37,7 +37,10 @@ impl Gateway {
             ));
         }
         let claim_ref = order.key.to_string();
-        let reserved = self.0.board.reserve(&claim_ref, &order.pool);
+        let reserved = self
+            .0
+            .board
+            .reserve(&claim_ref, &order.attempt, &order.pool);
         let reservation = reserved.map_err(|unreserved| match unreserved {
             Unreserved::NameTaken => Refusal::NameTaken {
                 key: order.key.clone(),

@@ -16,6 +16,7 @@ use super::book::Owed;
 use crate::{
     api::{BOUND, Binding, DELIVERED, SandboxClaim, labels},
     node::FIELD_MANAGER,
+    sandboxd,
 };
 
 /// Looks at one claim in a row, before it is left for later: each but the first because somebody else was faster.
@@ -43,6 +44,8 @@ pub(super) enum Error {
     Ending,
     #[error("the SandboxClaim changes faster than it can be read")]
     Restless,
+    #[error("the daemon does not say whether it still has the VM")]
+    Unasked(#[from] sandboxd::Error),
 }
 
 /// The SandboxClaims of a cluster, read and written one at a time.
@@ -77,7 +80,7 @@ impl Records {
         &self,
         owed: &Owed,
         is_late: bool,
-        is_there: impl Fn() -> BoxFuture<'a, bool> + Send + Sync,
+        is_there: impl Fn() -> BoxFuture<'a, sandboxd::Result<bool>> + Send + Sync,
     ) -> Result<Recorded, Error> {
         let mut known = match is_late {
             true => self.get(owed).await?,
@@ -86,7 +89,8 @@ impl Records {
         let mut written = false;
         for _ in 0..MAX_LOOKS {
             let Some(claim) = known else {
-                if is_late && !is_there().await {
+                // Also what was written just now may have been deleted since, and its VM released.
+                if (is_late || written) && !is_there().await? {
                     return Ok(Recorded::Gone);
                 }
                 known = self.create(owed).await?;
@@ -106,7 +110,7 @@ impl Records {
                 Binding::Another => return Ok(Recorded::Double),
                 // A server that says which sandbox a claim has, and not which VM that is, is an older one.
                 Binding::Open if has_sandbox(&claim) => return Ok(Recorded::Known),
-                Binding::Open if is_late && !written && !is_there().await => {
+                Binding::Open if is_late && !written && !is_there().await? => {
                     return Ok(Recorded::Gone);
                 }
                 Binding::Open => {}

@@ -58,6 +58,7 @@ impl Gateway {
         while !self.is_released(claim).await {
             sleep(backoff.pause()).await;
         }
+        self.0.board.released(claim);
     }
 
     /// Releases a VM; whether it is known to be gone.
