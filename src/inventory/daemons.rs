@@ -109,13 +109,11 @@ impl Daemons {
                     .into_iter()
                     .map(|row| answers::row(row, &mut rejections))
                     .collect();
-                let mut settled = true;
-                self.roster.if_present(node, || {
-                    settled = self.fleet.read(read, &rows, Now::read());
-                });
+                let merge = || self.fleet.read(read, &rows, Now::read());
+                let settled = self.roster.if_present(node, merge);
                 ReadOutcome::Merged {
                     rejections,
-                    settled,
+                    settled: settled.unwrap_or(true),
                 }
             }
             Err(error) => ReadOutcome::Failed(error),

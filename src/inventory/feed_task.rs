@@ -188,15 +188,15 @@ impl FeedTask {
             }
             rows.push(self.row(sandbox.row, clock));
         }
-        let mut settled = true;
-        self.merge(|fleet, now| {
-            settled = fleet.read(reading, &rows, now);
+        let settled = self.merge(|fleet, now| {
+            let settled = fleet.read(reading, &rows, now);
             fleet.informed(&self.node, &pools(node), node.draining, now);
             for (claim, user) in &users {
                 fleet.restore_user(&self.node, claim, user);
             }
+            settled
         });
-        settled
+        settled.unwrap_or(true)
     }
 
     fn take(&self, event: Event, clock: ClockOffset) {
@@ -243,10 +243,10 @@ impl FeedTask {
     }
 
     /// Does `merge` unless the node's inventory is gone.
-    fn merge(&self, merge: impl FnOnce(&Fleet, Now)) {
+    fn merge<T>(&self, merge: impl FnOnce(&Fleet, Now) -> T) -> Option<T> {
         let fleet = &self.daemons.fleet;
         let roster = &self.daemons.roster;
-        roster.if_present(&self.node, || merge(fleet, Now::read()));
+        roster.if_present(&self.node, || merge(fleet, Now::read()))
     }
 
     /// The row for the index, by our clock and within the bounds of what the daemon itself may answer.

@@ -130,12 +130,13 @@ impl Reads {
         self.due.extend(self.early.drain(..));
         let apart = self.options.cut_reads_apart;
         let is_due = |begun: Instant| now.saturating_duration_since(begun) >= apart;
-        for node in &self.cut {
-            let slot = self.slots.entry(node.clone()).or_default();
-            if !slot.queued && slot.begun.is_none_or(is_due) {
-                slot.queued = true;
-                self.due.push_back(node.clone());
-            }
+        let begun = |node: &NodeName| self.slots.get(node).and_then(|slot| slot.begun);
+        let due = self
+            .cut
+            .iter()
+            .filter(|node| begun(node).is_none_or(is_due));
+        for node in due.cloned().collect::<Vec<_>>() {
+            self.want_again(&node);
         }
     }
 

@@ -30,10 +30,8 @@ impl Roster {
     }
 
     /// Does `merge` if the node is still there.
-    pub(super) fn if_present(&self, node: &NodeName, merge: impl FnOnce()) {
+    pub(super) fn if_present<T>(&self, node: &NodeName, merge: impl FnOnce() -> T) -> Option<T> {
         let nodes = self.nodes.lock();
-        if nodes.contains(node) {
-            merge();
-        }
+        nodes.contains(node).then(merge)
     }
 }

@@ -40,9 +40,7 @@ impl UnixTime {
                 .saturating_add(i64::try_from(delay.as_secs()).unwrap_or(i64::MAX)),
         )
     }
-}
 
-impl UnixTime {
     /// The time as text, in place.
     pub fn rfc3339(self) -> CompactString {
         let time = match jiff::Timestamp::from_second(self.0) {

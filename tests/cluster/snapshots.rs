@@ -1,12 +1,8 @@
 //! Snapshots behind kube-apiserver: kubectl sees them, a namespace goes with them, a restart changes nothing.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::stage::{self, Stage, StageOptions, collection, eventually, item};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::stage::{self, Stage, StageOptions, collection, item};
 
 fn snapshots(namespace: &str) -> String {
     format!("{}/namespaces/{namespace}/sandboxsnapshots", stage::API)
@@ -129,10 +125,7 @@ async fn a_killed_server_knows_snapshots_and_what_started_from_them() {
     stage.kill_serve();
     stage.start_serve().await;
     let direct = stage.direct();
-    eventually(SOON, "snapshots are served", async || {
-        direct.get(&list).await.status == 200
-    })
-    .await;
+    stage.serves_snapshots().await;
     let after = [
         identity(&direct.get(&format!("{list}/s1")).await.ok()),
         identity(&direct.get(&path).await.ok()),
