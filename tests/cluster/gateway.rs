@@ -179,11 +179,10 @@ async fn what_was_handed_over_before_a_kill_is_recorded_after_it_once() {
     })
     .await;
     wait_for(&stage, &namespace, "box", "Ready").await;
-    let adopted = node.log();
-    let adopted = adopted
-        .lines()
-        .filter(|line| line.contains("a claim that an earlier life handed over is recorded"));
-    assert_eq!(adopted.count(), 1);
+    let is_adopted = "a claim that an earlier life handed over is recorded";
+    let n_adopted = || node.log().matches(is_adopted).count();
+    eventually(PATIENCE, "the agent says so", async || n_adopted() > 0).await;
+    assert_eq!(n_adopted(), 1);
     let listed = stage.admin().get(&claims(&namespace)).await.ok();
     let names = listed["items"].as_array().unwrap().iter();
     let names: Vec<_> = names.map(|item| &item["metadata"]["name"]).collect();

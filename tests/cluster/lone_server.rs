@@ -17,7 +17,7 @@ use crate::{
     control_plane::{self, ControlPlane},
     installation::led_here,
     process::{Directory, Process},
-    stage::{SERVICE_ACCOUNT, forget_nodes, start_binary},
+    stage::{SERVICE_ACCOUNT, eventually, forget_nodes, start_binary},
     users::ADMIN,
 };
 
@@ -250,6 +250,11 @@ impl LoneServer {
 
     pub(crate) fn log(&self) -> String {
         self.serve.as_ref().map(Process::log).unwrap_or_default()
+    }
+
+    /// Waits until the log has `text`: what a round of work did shows before what the round says of it.
+    pub(crate) async fn says(&self, text: &str) {
+        eventually(SOON, "the log says so", async || self.log().contains(text)).await;
     }
 }
 

@@ -30,10 +30,7 @@ async fn a_server_that_kube_apiserver_cannot_verify_is_not_ready() {
         .forbid("clusterrole", "apiservices", API_SERVICE_NAME)
         .await;
     server.start_serve();
-    eventually(SOON, "it says so", async || {
-        server.log().contains("reading the APIService")
-    })
-    .await;
+    server.says("reading the APIService").await;
     let bundle = server.kept("secrets", "ca.crt").await;
     let direct = direct(&server, &bundle);
     eventually(SOON, "it is ready but for that", async || {
@@ -69,7 +66,7 @@ async fn without_its_secret_a_ca_bundle_that_is_taken_away_comes_back_all_the_sa
     })
     .await;
     server.is_available().await;
-    assert!(server.log().contains("was not made by this server"));
+    server.says("was not made by this server").await;
 }
 
 #[tokio::test]
@@ -85,7 +82,7 @@ async fn a_config_map_that_cannot_be_written_holds_up_no_new_ca() {
             && served(&bundle, server.port).await.is_ok()
     })
     .await;
-    assert!(server.log().contains("the ConfigMap"), "{}", server.log());
+    server.says("the ConfigMap").await;
     assert_eq!(server.kept("configmaps", "ca.crt").await, before);
     server.apply().await;
     eventually(SOON * 2, "the ConfigMap follows", async || {
