@@ -17,6 +17,8 @@ pub enum Kept {
     InMemory,
     /// The node's agent did not confirm.
     Unconfirmed,
+    /// Only the object is left, here: its VM is gone.
+    Remnant,
 }
 
 /// How often it is looked again whether something newer is to be kept.
@@ -28,12 +30,11 @@ impl Gateway {
     /// Two writes may overtake each other on the way to the agent. Each looks again afterwards whether the index still says
     /// what it sent, so that the last one to finish leaves the agent with the newest.
     pub async fn keep_user(&self, node: &NodeName, claim: &ClaimId) -> Kept {
-        let newest = || {
-            self.inner
-                .fleet
-                .by_claim(node, claim)
-                .and_then(|record| record.value.user.clone())
-        };
+        let record = || self.inner.fleet.by_claim(node, claim);
+        let newest = || record().and_then(|record| record.value.user.clone());
+        if record().is_some_and(|record| record.value.gone) {
+            return Kept::Remnant;
+        }
         let Some(mut user) = newest() else {
             return Kept::Durably;
         };

@@ -6,6 +6,7 @@ use super::{Error, Gateway, Result, route::key_of};
 use crate::{
     api::{ClaimId, Delivery, NodeName, SandboxKey},
     fleet::{Now, Sandbox, key_of_claim_ref},
+    meta::UnixTime,
     sandboxd,
     store::Stored,
 };
@@ -20,14 +21,21 @@ pub enum Released {
 }
 
 impl Gateway {
-    /// Releases a sandbox, also when the returned future is dropped. A node that does not answer now is asked again until it does or the lease is over; that it owes the
-    /// release is written down before this returns, if somebody does that.
+    /// Releases a sandbox, also when the returned future is dropped. A node that does not answer now is asked again until it does
+    /// or the lease is over; that it owes the release is written down before this returns, if somebody does that.
     ///
     /// # Errors
     /// [`Error::NoToken`] and [`Error::Ending`]: then nothing is changed.
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
         if record.value.gone {
-            return Ok(self.forget(&record));
+            let forgotten = self.forget(&record);
+            let lease_ends = record.value.deadline;
+            if lease_ends.is_none_or(|ends| ends > UnixTime::now()) {
+                // A daemon that has just begun may not have found it yet. It would come back, although it was deleted.
+                let Sandbox { node, claim, .. } = &record.value;
+                self.release_unlisted(node.clone(), claim.clone());
+            }
+            return Ok(forgotten);
         }
         self.check_release(&record.value)?;
         let release = self.clone().release_kept(record);

@@ -83,6 +83,9 @@ pub(super) fn warn_of_loss(
         Kept::Durably => return,
         Kept::InMemory => "the node runs no agent",
         Kept::Unconfirmed => "the node's agent did not confirm",
+        Kept::Remnant => {
+            return context.warn("the sandbox is gone from its node: this object does not survive a restart of this server");
+        }
     };
     let forgotten = Sandbox {
         user: None,

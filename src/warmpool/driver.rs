@@ -78,7 +78,9 @@ enum Ended {
         uid: String,
         result: Result<(), CallError>,
     },
-    Record(Option<Written>),
+    Record {
+        is_saved: bool,
+    },
     Event(Result<(), CallError>),
 }
 
@@ -257,14 +259,14 @@ impl Work {
         self.writes.push(
             async move {
                 match record.save(&written).await {
-                    Ok(()) => Ended::Record(Some(written)),
+                    Ok(()) => Ended::Record { is_saved: true },
                     Err(error) => {
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
                             "warm pools: saving the record"
                         );
                         sleep(RETRY).await;
-                        Ended::Record(None)
+                        Ended::Record { is_saved: false }
                     }
                 }
             }
@@ -403,11 +405,11 @@ impl Work {
 
     fn ended(&mut self, ended: Ended) {
         match ended {
-            Ended::Record(saved) => {
-                self.record_error = saved.is_none().then(|| {
+            Ended::Record { is_saved } => {
+                self.record_error = (!is_saved).then(|| {
                     "what is to be written to the nodes could not be put on record".to_owned()
                 });
-                self.engine.members.recorded(saved);
+                self.engine.members.recorded(is_saved);
             }
             Ended::Status { uid, result } => {
                 if let Err(error) = &result {

@@ -78,7 +78,7 @@ impl Engine {
     pub(super) fn advance(&mut self, intent: &Intent) -> Option<Written> {
         let now = Instant::now();
         self.members.observe(&self.fleet.nodes(), now);
-        self.plan(intent, now);
+        self.plan(intent);
         let steps = self
             .members
             .step(&self.planned.wanted, &self.planned.keys, now);
@@ -114,11 +114,11 @@ impl Engine {
         }
     }
 
-    fn plan(&mut self, intent: &Intent, now: Instant) {
+    fn plan(&mut self, intent: &Intent) {
         let members = self.members.iter();
         let candidates: Vec<_> = members
             .filter(|(_, member)| member.takes_part())
-            .map(|(name, member)| candidate(name, &intent.nodes, member.refuses(now).cloned()))
+            .map(|(name, member)| candidate(name, &intent.nodes, member.refuses().cloned()))
             .collect();
         if candidates == self.planned.candidates && intent.demands == self.planned.demands {
             return;

@@ -7,6 +7,7 @@
 //!   the sum is never exceeded, not even while VMs move; what a node that does not answer may have counts in full.
 //! - One call a node at a time. One that fails is tried again after a pause of its own, and nobody else waits for it.
 //! - Nothing is told to a node before it is on record that the driver writes there.
+//! - A pool that a node refused is others' to fill, until the node takes it with no VMs: a try costs nobody a warm VM.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +31,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(250);
 const LONGEST_LOOK: Duration = Duration::from_secs(15);
 /// Time between two questions to a node whose publication contradicts what it answered.
 const DOUBTS_APART: Duration = Duration::from_secs(5);
-/// How long a node is spared a pool that it refused.
+/// How long a node is spared a pool that it refused, before it is asked to keep it with no VMs.
 const SPARED_FOR: Duration = Duration::from_secs(300);
 /// Nodes on record beyond which those that are gone are forgotten.
 const RECORDED_NODES: usize = 10_000;
@@ -69,7 +70,8 @@ pub(super) type Written = BTreeMap<NodeName, BTreeSet<PoolKey>>;
 pub(super) struct Members {
     by_name: BTreeMap<NodeName, Member>,
     written: Written,
-    saving: bool,
+    /// What is being saved instead.
+    saving: Option<Written>,
     takeover: bool,
     n_calls: usize,
 }
@@ -96,7 +98,7 @@ pub(super) struct Member {
     pub(super) last_error: Option<String>,
     look_pause: Duration,
     looked: Option<Instant>,
-    /// Pools that it refused, and until when it is spared them.
+    /// Pools that it refused and has not taken since, and until when it is spared them.
     refused: BTreeMap<PoolKey, Instant>,
     /// It refused a set with several new pools: they are brought one by one, to find the one it minds.
     one_by_one: bool,
@@ -119,7 +121,7 @@ impl Members {
         Self {
             by_name: BTreeMap::new(),
             written,
-            saving: false,
+            saving: None,
             takeover,
             n_calls: 0,
         }
@@ -139,7 +141,7 @@ impl Members {
             self.by_name
                 .entry(node.name.clone())
                 .or_insert_with(|| Member::new(now))
-                .observe(node);
+                .observe(node, now);
         }
         for (_, member) in self.by_name.iter_mut().filter(|(n, _)| !names.contains(n)) {
             (member.fresh, member.open) = (false, false);
@@ -156,6 +158,9 @@ impl Members {
         let mut steps = Steps::default();
         let mut room = self.room(wanted, now);
         let nothing = Targets::new();
+        for member in self.by_name.values_mut() {
+            member.refused.retain(|key, _| keys.contains(key));
+        }
         let names: Vec<_> = self.by_name.keys().cloned().collect();
         for name in names {
             if self.n_calls >= CALLS_AT_ONCE {
@@ -178,19 +183,27 @@ impl Members {
             steps.calls.extend(self.begin(&name, ask, now));
         }
         // One save at a time; what it lacks goes into the next.
-        steps.record = steps.record.take().filter(|_| !self.saving);
+        steps.record = steps.record.take().filter(|_| self.saving.is_none());
         if let Some(record) = &mut steps.record {
-            self.saving = true;
             self.prune(record, keys);
+            self.saving = Some(record.clone());
         }
         steps
     }
 
-    /// The record was saved, or was not.
-    pub(super) fn recorded(&mut self, saved: Option<Written>) {
-        self.saving = false;
-        if let Some(saved) = saved {
+    /// The record of the last step was saved, or nobody knows whether it was.
+    pub(super) fn recorded(&mut self, is_saved: bool) {
+        let Some(saved) = self.saving.take() else {
+            return;
+        };
+        if is_saved {
             self.written = saved;
+            return;
+        }
+        // Whichever of the two is on record, this is.
+        for (node, written) in &mut self.written {
+            let kept = saved.get(node);
+            written.retain(|key| kept.is_some_and(|kept| kept.contains(key)));
         }
     }
 
@@ -272,7 +285,7 @@ impl Members {
             Stage::Unread => Some(Ask::Read),
             Stage::Foreign(_) => member.wants_look(now).then_some(Ask::Read),
             Stage::Driven(has) => {
-                let next = member.next_set(has, goal, keys, room.as_mut());
+                let next = member.next_set(has, goal, keys, room.as_mut(), now);
                 match next != *has || member.in_doubt.is_some() {
                     true => Some(Ask::Put(next)),
                     false => member.wants_look(now).then_some(Ask::Read),
@@ -281,11 +294,16 @@ impl Members {
         }
     }
 
+    /// Whether it is on record that the driver writes `targets`, and will be when what is being saved is.
     fn is_recorded(&self, node: &NodeName, targets: &Targets) -> bool {
-        let written = self.written.get(node);
-        targets
-            .keys()
-            .all(|key| written.is_some_and(|written| written.contains(key)))
+        let mut records = [Some(&self.written), self.saving.as_ref()]
+            .into_iter()
+            .flatten();
+        records.all(|record| {
+            let written = record.get(node);
+            let mut keys = targets.keys();
+            keys.all(|key| written.is_some_and(|written| written.contains(key)))
+        })
     }
 
     fn begin(&mut self, node: &NodeName, ask: Ask, now: Instant) -> Option<Call> {
@@ -372,18 +390,18 @@ impl Member {
         self.open && !matches!(self.stage, Stage::Foreign(_))
     }
 
-    /// The pools that it is spared.
-    pub(super) fn refuses(&self, now: Instant) -> impl Iterator<Item = &PoolKey> {
-        let refused = self.refused.iter();
-        refused.filter_map(move |(key, until)| (*until > now).then_some(key))
+    /// The pools that it does not get.
+    pub(super) fn refuses(&self) -> impl Iterator<Item = &PoolKey> {
+        self.refused.keys()
     }
 
-    fn observe(&mut self, node: &NodeState) {
+    fn observe(&mut self, node: &NodeState, now: Instant) {
         let fresh = node.health == Health::Fresh && node.address.is_some();
         if node.address != self.address || (fresh && !self.fresh) {
             // Another daemon, or one that may have been restarted.
             self.stage = Stage::Unread;
             (self.n_failures, self.in_doubt) = (0, None);
+            self.refused.values_mut().for_each(|until| *until = now);
         }
         self.address = node.address.clone();
         self.fresh = fresh;
@@ -425,6 +443,7 @@ impl Member {
         goal: &Targets,
         keys: &BTreeSet<PoolKey>,
         mut room: Option<&mut Room>,
+        now: Instant,
     ) -> Targets {
         let mut next = Targets::new();
         let mut brings_new = false;
@@ -442,6 +461,13 @@ impl Member {
             if known.is_some() || base + more > 0 || *target == 0 {
                 brings_new |= known.is_none();
                 next.insert(key.clone(), base + more);
+            }
+        }
+        let due = self.refused.iter().filter(|(_, until)| **until <= now);
+        for (key, _) in due {
+            if has.contains_key(key) || !(self.one_by_one && brings_new) {
+                brings_new |= !has.contains_key(key);
+                next.entry(key.clone()).or_insert(0);
             }
         }
         if !self.open {
@@ -470,16 +496,16 @@ impl Member {
 
     fn answered(&mut self, stage: Stage, now: Instant) {
         match self.under_way.take() {
-            Some(Ask::Put(_)) => {
+            Some(Ask::Put(told)) => {
                 self.look_pause = FIRST_LOOK;
                 (self.in_doubt, self.one_by_one) = (None, false);
+                self.refused.retain(|key, _| !told.contains_key(key));
             }
             _ => self.look_pause = (self.look_pause * 2).min(LONGEST_LOOK),
         }
         self.stage = stage;
         (self.n_failures, self.last_error) = (0, None);
         self.not_before = now;
-        self.refused.retain(|_, until| *until > now);
     }
 
     fn failed(&mut self, error: &sandboxd::Error, now: Instant) {
@@ -523,3 +549,6 @@ impl Member {
         self.not_before = now + pause;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -229,6 +229,31 @@ async fn finalizers_outlive_the_vm_and_no_new_ones_come() {
 }
 
 #[tokio::test]
+async fn what_a_node_does_not_find_any_more_is_released_all_the_same() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let mut sandbox = mk_sandbox("a");
+    sandbox["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    assert_eq!(cluster.client.post(SANDBOXES, &sandbox).await.code(), 201);
+    let node = &cluster.nodes.nodes()[0];
+    assert!(node.lose(&node.claims_of("default/a")[0]));
+    cluster.publish().await;
+    let shown = || cluster.fleet.store().get("default", "a");
+    until("only its finalizer keeps it", || {
+        shown().is_some_and(|record| record.value.gone)
+    })
+    .await;
+    assert_eq!(releases(&cluster), 0);
+    let label = json!({"metadata": {"labels": {"seen": "yes"}}});
+    let labelled = cluster.client.merge(item("a"), &label).await;
+    let warning = labelled.header("warning").to_owned();
+    assert!(warning.contains("is gone from its node"), "{warning}");
+    let deleted = cluster.client.delete(item("a"), Value::Null).await;
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    until("the node is told", || releases(&cluster) == 1).await;
+    assert!(shown().is_some(), "the finalizer is still there");
+}
+
+#[tokio::test]
 async fn an_unreachable_node_leaves_the_object_pending() {
     let cluster = Cluster::start(mk_node(4)).await;
     cluster.create("a").await;

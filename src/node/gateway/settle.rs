@@ -11,11 +11,14 @@ use crate::{
     sandboxd::SandboxRow,
 };
 
-/// When the daemon is asked what it granted, after an answer that was lost: at once, and when every deadline of its own has passed.
-const QUESTIONS: [Duration; 3] = [
+/// Pauses before the questions what the daemon granted, after an answer that was lost. A daemon may work on a claim for a while
+/// after its client hung up; a cold boot, the slowest there is, is given up by it after 90 s.
+const QUESTIONS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_secs(2),
     Duration::from_secs(15),
+    Duration::from_secs(30),
+    Duration::from_secs(60),
 ];
 
 impl Gateway {
@@ -39,8 +42,10 @@ impl Gateway {
                     Err(_) => sleep(backoff.pause()).await,
                 }
             };
-            for row in rows.into_iter().filter(|row| is_of(order, row)) {
+            // An attempt is granted once.
+            if let Some(row) = rows.iter().find(|row| is_of(order, row)) {
                 self.release_surely(&row.id).await;
+                break;
             }
         }
         drop(reservation);

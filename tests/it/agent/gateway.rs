@@ -382,6 +382,11 @@ async fn a_claim_whose_caller_left_or_whose_answer_was_lost_is_given_back() {
     })
     .await;
     assert_eq!(bench.cluster.names(), [""; 0]);
+    // Nothing more of it can come, and the name is free.
+    let begun = std::time::Instant::now();
+    while bench.caller.claim("team", "lost").await.0 != StatusCode::CREATED {
+        assert!(begun.elapsed() < PATIENCE);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
