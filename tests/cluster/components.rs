@@ -27,6 +27,7 @@ const CONTROLLERS: &[&str] = &[
     "serviceaccount-token-controller",
     "root-ca-certificate-publisher-controller",
     "clusterrole-aggregation-controller",
+    "horizontal-pod-autoscaler-controller",
 ];
 
 /// Where the binaries are and where the components keep their files.
@@ -112,6 +113,7 @@ impl Installation<'_> {
             "--use-service-account-credentials",
             "--service-account-private-key-file=service-account.key",
             "--root-ca-file=ca.crt",
+            "--horizontal-pod-autoscaler-sync-period=1s",
             // Nobody asks it anything.
             "--secure-port=0",
         ];

@@ -161,6 +161,35 @@ async fn a_pool_of_thirty_is_warm_on_three_nodes_and_scales() {
 }
 
 #[tokio::test]
+async fn an_autoscaler_scales_a_pool() {
+    let stage = driven(2).await;
+    let namespace = stage.namespace("autoscaled").await;
+    fill(&stage, &namespace, 4).await;
+    // Without metrics it still keeps to its bounds.
+    for (min, max, replicas) in [("6", "10", 6), ("1", "3", 3)] {
+        let (min, max) = (format!("--min={min}"), format!("--max={max}"));
+        let of = "sandboxwarmpool/pool";
+        let autoscale = ["autoscale", of, &min, &max, "--namespace", &namespace];
+        let kubectl = stage.control_plane.kubectl();
+        kubectl.stdout(&autoscale).await;
+        eventually(PATIENCE * 2, "it has scaled the pool", async || {
+            stage.admin().get(&path(&namespace)).await.ok()["spec"]["replicas"] == replicas
+        })
+        .await;
+        until_ready(&stage, &namespace, replicas).await;
+        let autoscaler =
+            format!("/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers/pool");
+        eventually(PATIENCE, "it says so", async || {
+            let status = stage.admin().get(&autoscaler).await.ok()["status"].clone();
+            status["desiredReplicas"] == replicas
+        })
+        .await;
+        let delete = ["delete", "hpa/pool", "--namespace", &namespace];
+        kubectl.stdout(&delete).await;
+    }
+}
+
+#[tokio::test]
 async fn nodes_with_pools_of_others_are_left_alone_and_the_status_says_so() {
     let options = StageOptions {
         warm: 0,
