@@ -1,6 +1,6 @@
 //! What nodes say, taken into the index.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use compact_str::CompactString;
 
@@ -15,12 +15,16 @@ use crate::{
     meta::{UnixTime, validate_label_value, validate_qualified_name},
 };
 
+/// By how much two reports of one lease may differ, as clocks make it.
+const CLOCKS_APART: Duration = Duration::from_secs(10);
+
 /// What a publication left open and a direct read of the node would settle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     /// Sandboxes that the publication does not list any more.
     pub absent: usize,
-    /// Sandboxes that are not listed yet: it does not say when they were claimed, or the node said that it does not have them.
+    /// Sandboxes that are not listed yet: it does not say when they were claimed, or the node said that it does not have them; and
+    /// those of which the node said something else a moment ago.
     pub unlisted: usize,
 }
 
@@ -84,7 +88,7 @@ impl Fleet {
         let known = state.nodes.get_mut(&node);
         let ended = known.and_then(|known| {
             let reading = known.end_read(read.number())?;
-            known.unread = false;
+            (known.unread, known.told) = (false, Some(now.instant));
             Some(reading)
         });
         // A node that was forgotten meanwhile stays forgotten.
@@ -186,9 +190,14 @@ impl State {
         }
         if let Some(known) = node.claims.get(&row.claim).cloned() {
             let hold = settle(node, row, source, now);
+            let is_older =
+                matches!(source, Source::Publication { .. }) && node.told_lately(now.instant);
             let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
             merged.daemon = node.daemon();
             merged.node_lost = source.is_lost(node) && !merged.is_over();
+            if is_older && contradicts(&merged, &known.value, now.wall) {
+                return false;
+            }
             let state_of = |sandbox: &Sandbox| (sandbox.phase, sandbox.node_lost, sandbox.gone);
             if state_of(&merged) != state_of(&known.value) {
                 merged.changed = now.wall;
@@ -307,6 +316,13 @@ fn settle(node: &mut Node, row: &Row, source: Source, now: Now) -> Option<Hold> 
         return node.holds.remove(&row.claim);
     }
     Some(hold.clone())
+}
+
+/// Whether only one of the two can be so: another phase, or a lease that ends earlier.
+fn contradicts(said: &Sandbox, known: &Sandbox, now: UnixTime) -> bool {
+    let ends_earlier = |(said, known): (UnixTime, UnixTime)| said.after(CLOCKS_APART) < known;
+    said.phase != effective(known.phase, known.deadline, now)
+        || said.deadline.zip(known.deadline).is_some_and(ends_earlier)
 }
 
 /// The known sandbox with what the row says of it. Creation time and name stay for the object's life.

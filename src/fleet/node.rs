@@ -31,6 +31,9 @@ pub enum Health {
 /// gives a look 5 s, and each one that follows in a fraction of that.
 const FEED_LAG: Duration = Duration::from_secs(10);
 
+/// How long what a node itself told outweighs what was published of it: longer than a publication is on its way.
+const PUBLICATION_LAG: Duration = Duration::from_secs(60);
+
 /// What this server did to a claim and the node has not confirmed yet.
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
@@ -153,6 +156,8 @@ pub(super) struct Node {
     pub(super) questioned: Option<Instant>,
     /// Whether it did not answer when it was last read.
     pub(super) unread: bool,
+    /// When it last told all that it has.
+    pub(super) told: Option<Instant>,
     /// Since when it is known at all.
     pub(super) known_since: Instant,
     /// The direct read under way.
@@ -181,11 +186,18 @@ impl Node {
             probed: None,
             questioned: None,
             unread: false,
+            told: None,
             known_since: now,
             reading: None,
             next_deadline: None,
             reaped_by: None,
         }
+    }
+
+    /// Whether a publication that comes now may be older than what the node told itself.
+    pub(super) fn told_lately(&self, now: Instant) -> bool {
+        let since = |told| now.saturating_duration_since(told);
+        self.told.is_some_and(|told| since(told) < PUBLICATION_LAG)
     }
 
     /// Notes that our knowledge of `claim` is newer than a read that is under way.

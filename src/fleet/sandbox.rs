@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What a node says of a claim's machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// The VM runs.
     Running,

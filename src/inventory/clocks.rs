@@ -21,6 +21,8 @@ pub(super) struct Taken {
     pub(super) report: Report,
     /// Whether its publisher wrote it while this server looked on.
     pub(super) watched: bool,
+    /// Whether its sandboxes and pools were taken over before, as they are here.
+    pub(super) is_repeated: bool,
     /// Whether it was known before where the daemon is.
     pub(super) had_address: bool,
 }
@@ -68,6 +70,7 @@ impl Follower {
         (taken.watched, taken.report.address) = (false, None);
         let asked = self.unheard.remove(node);
         taken.had_address &= asked.as_ref().is_none_or(|asked| asked.had_address);
+        taken.is_repeated &= asked.is_none();
         self.unheard.insert(node.clone(), taken);
         if asked.is_none() {
             self.ask_for_clock(node);

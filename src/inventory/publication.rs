@@ -1,5 +1,7 @@
 //! One `NodeInventory`, read as far as it can be.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use compact_str::CompactString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
@@ -60,6 +62,8 @@ pub(super) struct Edition {
     observed_at: CompactString,
     /// Hash of the one list that the server writes itself.
     releases: u64,
+    /// Hash of what it says of sandboxes and pools.
+    content: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -129,6 +133,12 @@ impl Edition {
             self.observed_at != last.observed_at
         }
     }
+
+    /// Whether it says of sandboxes and pools what `last` said, of the same look at the daemon. Two looks within a second have the
+    /// same time.
+    pub(super) fn repeats(&self, last: &Self) -> bool {
+        (&self.observed_at, self.content) == (&last.observed_at, last.content)
+    }
 }
 
 impl<'de> Deserialize<'de> for Publication {
@@ -168,6 +178,8 @@ impl Inventory {
         // A field that cannot be read may say that the list was cut.
         let whole = matches!(self.truncated, Scalar::Absent | Scalar::Flag(false));
         let complete = whole && entries.as_ref().is_some_and(|e| e.are_all_of(&self.total));
+        let rows = entries.unwrap_or_default().rows;
+        let pools = pools.map(|pools| pools.pools);
         Content {
             address: self.address,
             created,
@@ -177,17 +189,31 @@ impl Inventory {
                     Shaped::Is(Releases(hash)) => hash,
                     Shaped::Absent | Shaped::Other => 0,
                 },
+                content: hash_of(&rows, pools.as_deref(), complete),
             },
             agent: match self.agent {
                 Shaped::Is(agent) => Some(agent),
                 Shaped::Absent | Shaped::Other => None,
             },
-            rows: entries.unwrap_or_default().rows,
-            pools: pools.map(|pools| pools.pools),
+            rows,
+            pools,
             complete,
             rejections,
         }
     }
+}
+
+/// Of what changes: the rest of a row stays as long as its sandbox.
+fn hash_of(rows: &[Row], pools: Option<&[Pool]>, complete: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    complete.hash(&mut hasher);
+    for row in rows {
+        (&row.claim, row.phase, row.deadline, row.claimed_at).hash(&mut hasher);
+    }
+    for pool in pools.into_iter().flatten() {
+        (&pool.key, pool.warm, pool.target).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 impl<T: Default> Shaped<T> {

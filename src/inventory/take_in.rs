@@ -71,7 +71,11 @@ impl Follower {
         self.left_out(&node, &content.rejections);
         let now = Now::read();
         let agent = content.agent.clone();
-        let (since, is_news) = self.note(&node, &content, now);
+        let edition = content.edition.clone();
+        let before = self.known.get(&node).map(|known| &known.edition);
+        let is_news = before.is_none_or(|before| edition.is_news_after(before));
+        let is_repeated = before.is_some_and(|before| edition.repeats(before));
+        let since = self.note(&node, &content, now);
         let address = self.address_of(&node, content.address.clone());
         let report = Report {
             address,
@@ -83,12 +87,14 @@ impl Follower {
         let mut taken = Taken {
             had_address: daemons.fleet.address(&node).is_some(),
             watched: looked_on && is_news,
+            is_repeated,
             report,
         };
         match self.clock_of(&node, &taken.report) {
             Some(offset) => {
                 // The node has answered, and this one is later than what waited for that.
                 let waited = self.end_hearing(&node);
+                taken.is_repeated &= waited.is_none();
                 taken.had_address &= waited.is_none_or(|waited| waited.had_address);
                 self.take_over(&node, taken.by_our_clock(offset), agent);
             }
@@ -106,17 +112,24 @@ impl Follower {
         let Taken {
             report,
             watched,
+            is_repeated,
             had_address,
         } = taken;
         let (daemons, now) = (self.daemons.clone(), Now::read());
         let fleet = &daemons.fleet;
-        let merge = || fleet.publish(node, &report, watched, false, now);
+        let merge = || match is_repeated {
+            // What the node or its agent said since is newer than these rows.
+            true => fleet.publish(node, &addressed(&report), watched, false, now),
+            false => fleet.publish(node, &report, watched, false, now),
+        };
         let Some(doubt) = daemons.feeds.unless_live(node, merge) else {
             fleet.publish(node, &addressed(&report), watched, false, now);
             return self.follow_agent(node, agent);
         };
         fleet.set_cordoned(node, self.is_cordoned(node));
-        self.reads.set_cut(node, !report.complete);
+        if !is_repeated {
+            self.reads.set_cut(node, !report.complete);
+        }
         self.follow_agent(node, agent);
         let undated = (doubt.unlisted > 0).then(|| undated_of(report));
         match fleet.address(node) {
@@ -127,11 +140,9 @@ impl Follower {
         }
     }
 
-    /// Notes what the next inventory of the node is compared with. Gives since when it is known, and whether its publisher
-    /// wrote this one.
-    fn note(&mut self, node: &NodeName, content: &Content, now: Now) -> (UnixTime, bool) {
+    /// Notes what the next inventory of the node is compared with. Gives since when it is known.
+    fn note(&mut self, node: &NodeName, content: &Content, now: Now) -> UnixTime {
         let before = self.known.get(node);
-        let is_news = before.is_none_or(|known| content.edition.is_news_after(&known.edition));
         let since = before.map_or(now.wall, |known| known.since);
         let known = Known {
             since,
@@ -140,7 +151,7 @@ impl Follower {
             agent: content.agent.clone(),
         };
         self.known.insert(node.clone(), known);
-        (since, is_news)
+        since
     }
 
     /// Listens to the node's agent, if it has one at an address that is the node's.

@@ -7,9 +7,9 @@ use std::{
 };
 
 use sandbox_apiserver::{
-    api::{AgentEndpoint, NodeInventory, NodeName, PoolKey, Token},
+    api::{AgentEndpoint, ClaimId, NodeInventory, NodeName, PoolKey, Token},
     feed::Credential,
-    fleet::{Fleet, HealthLimits},
+    fleet::{Fleet, HealthLimits, Phase},
     inventory::{ClusterNode, Inventory, InventoryMetrics, Options, Publication, Source, Update},
     meta::{ResourceVersion, UnixTime},
     sandboxd::{Client, ClientOptions, TokenSource},
@@ -323,6 +323,37 @@ async fn what_an_inventory_lacks_goes_only_when_the_node_says_so() {
     bench.settled().await;
     let name = lost.name.split_once('/').unwrap().1;
     assert_eq!(bench.changes(version), format!("-{name}"), "once");
+}
+
+#[tokio::test]
+async fn an_inventory_that_somebody_else_edits_takes_nothing_back() {
+    let bench = Bench::started(Setting::default()).await;
+    let node = bench.node(0);
+    let mut published = node.inventory();
+    published.entries.pop();
+    published.total = i64::try_from(published.entries.len()).ok();
+    let claim = ClaimId::from(published.entries[0].id.as_str());
+    let daemons = Client::new(ClientOptions {
+        token: TokenSource::Fixed(Token::from("sim".to_owned())),
+        ca_file: None,
+    })
+    .unwrap();
+    let daemon = daemons.node(node.address(), PATIENCE);
+    daemon.hibernate(&claim).await.unwrap();
+    // It lacks one of them, and so the node is asked, which says of the other that it is paused.
+    bench.publish(&published).await;
+    let phase = || {
+        let record = bench.fleet.by_claim(node.name(), &claim);
+        record.map(|record| record.value.phase)
+    };
+    eventually("it is paused", || phase() == Some(Phase::Paused)).await;
+    let (version, reads) = (bench.fleet.store().head(), asked(node, LIST));
+    published.releases.push("sb_x".to_owned());
+    bench.publish(&published).await;
+    bench.publish(&published).await;
+    bench.settled().await;
+    assert_eq!(bench.changes(version), "");
+    assert_eq!(asked(node, LIST), reads, "nor is there anything to ask");
 }
 
 #[tokio::test]

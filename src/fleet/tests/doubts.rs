@@ -104,7 +104,7 @@ fn what_a_feed_tells_during_a_read_is_not_taken_back_by_its_answer() {
 
 #[test]
 fn a_publication_that_comes_during_a_read_leaves_open_what_the_two_differ_in() {
-    let bench = Bench::new();
+    let mut bench = Bench::new();
     let (a, b) = (mk_row("sb_1", "a"), mk_row("sb_2", "b"));
     let paused = |row: &Row| Row {
         phase: Phase::Paused,
@@ -119,22 +119,31 @@ fn a_publication_that_comes_during_a_read_leaves_open_what_the_two_differ_in() {
         .into(),
         ..b.clone()
     };
-    let read_during = |publication: &[Row], answer: &[Row]| {
+    let read_during = |bench: &Bench, publication: &[Row], answer: &[Row]| {
         let read = bench.fleet.begin_read(&"n1".into()).unwrap();
         bench.publish("n1", publication);
         bench.fleet.read(read, answer, bench.now())
     };
     bench.publish("n1", std::slice::from_ref(&a));
-    assert!(read_during(&[], &[]), "what was published before is older");
+    assert!(
+        read_during(&bench, &[], &[]),
+        "what was published before is older"
+    );
     bench.lists("");
-    assert!(!read_during(&[a.clone(), b.clone()], &[]));
+    assert!(!read_during(&bench, &[a.clone(), b.clone()], &[]));
     bench.lists("default/b=sb_2@n1");
-    assert!(!read_during(&[paused(&b)], std::slice::from_ref(&b)));
+    bench.elapsed += 60;
+    assert!(!read_during(
+        &bench,
+        &[paused(&b)],
+        std::slice::from_ref(&b)
+    ));
     bench.lists("default/b=sb_2@n1 Paused");
     bench.read("n1", std::slice::from_ref(&b));
     bench.lists("default/b=sb_2@n1");
     // They agree, and the node says more.
-    assert!(read_during(&[paused(&b)], &[paused(&known_create)]));
+    bench.elapsed += 60;
+    assert!(read_during(&bench, &[paused(&b)], &[paused(&known_create)]));
     let listed = bench.fleet.store().get("default", "b").unwrap();
     assert!(listed.value.attempt.is_some());
     // What an agent tells is of a moment ago, and the answer says nothing about it.
@@ -143,6 +152,38 @@ fn a_publication_that_comes_during_a_read_leaves_open_what_the_two_differ_in() {
     bench.observe(&b);
     assert!(bench.fleet.read(read, &[], bench.now()));
     bench.lists("default/b=sb_2@n1");
+}
+
+#[test]
+fn what_a_node_told_outweighs_a_publication_for_a_minute() {
+    let mut bench = Bench::new();
+    let row = mk_row("sb_1", "a");
+    bench.publish("n1", std::slice::from_ref(&row));
+    bench.pause("sb_1");
+    let paused = Row {
+        phase: Phase::Paused,
+        ..row.clone()
+    };
+    bench.read("n1", std::slice::from_ref(&paused));
+    // Nothing is held any more, and this one was on its way for long.
+    assert_eq!(bench.publish("n1", std::slice::from_ref(&row)).unlisted, 1);
+    bench.lists("default/a=sb_1@n1 Paused");
+    let longer = row
+        .deadline
+        .map(|ends| ends.after(Duration::from_secs(600)));
+    let renewed = Row {
+        deadline: longer,
+        ..paused.clone()
+    };
+    bench.read("n1", std::slice::from_ref(&renewed));
+    assert_eq!(
+        bench.publish("n1", std::slice::from_ref(&paused)).unlisted,
+        1
+    );
+    assert_eq!(bench.record("sb_1").unwrap().value.deadline, longer);
+    bench.elapsed = 60;
+    assert!(!bench.publish("n1", std::slice::from_ref(&row)).is_some());
+    bench.lists("default/a=sb_1@n1");
 }
 
 #[test]
