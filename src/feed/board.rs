@@ -255,6 +255,11 @@ impl Board {
         })
     }
 
+    /// What the daemon said of itself.
+    pub fn node(&self) -> NodeState {
+        self.0.state.lock().node.clone()
+    }
+
     /// The number of changes so far: equal numbers, equal [`Board::current`] but for its time.
     pub fn seq(&self) -> u64 {
         self.0.progress.borrow().seq

@@ -1,6 +1,10 @@
 //! A kind of object as the cluster lists and watches it.
 
-use std::{collections::HashMap, fmt::Debug, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt::Debug,
+    time::Duration,
+};
 
 use futures::{
     StreamExt,
@@ -12,7 +16,7 @@ use kube::{
 };
 use rand::Rng;
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Update;
 use crate::api::NodeName;
@@ -33,6 +37,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(3
 const MAX_REASON: usize = 256;
 /// How long kube-apiserver may take to say whether an object is there.
 const GET_WITHIN: Duration = Duration::from_secs(5);
+/// When it is asked again, if it did not.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// A kind of object that can be watched.
 pub(super) trait Watched:
@@ -63,6 +69,8 @@ struct Watch<K> {
     state: State,
     /// The objects that were told and not deleted, each with the number of the last list that named it.
     known: HashMap<NodeName, u64>,
+    /// Those of which kube-apiserver did not say whether they are there, each with the time when it is asked again.
+    unconfirmed: VecDeque<(Instant, NodeName)>,
     n_lists: u64,
     n_failures: u32,
     pause: Option<Duration>,
@@ -88,6 +96,7 @@ impl<K: Watched> Watch<K> {
             streams_lists: true,
             state: State::New,
             known: HashMap::new(),
+            unconfirmed: VecDeque::new(),
             n_lists: 0,
             n_failures: 0,
             pause: None,
@@ -107,6 +116,10 @@ impl<K: Watched> Watch<K> {
                         Some(Update::ListEnds)
                     }
                 },
+                State::Watching => match self.due_confirmation() {
+                    Some(node) => self.confirm_deleted(node).await,
+                    None => self.receive().await,
+                },
                 _ => self.receive().await,
             };
             if let Some(update) = update {
@@ -116,17 +129,36 @@ impl<K: Watched> Watch<K> {
     }
 
     async fn confirm_deleted(&mut self, node: NodeName) -> Option<Update<K>> {
-        let found = timeout(GET_WITHIN, self.api.get_metadata_opt(node.as_str())).await;
-        matches!(found, Ok(Ok(None))).then(|| {
-            self.known.remove(&node);
-            Update::Deleted(node)
-        })
+        match timeout(GET_WITHIN, self.api.get_metadata_opt(node.as_str())).await {
+            Ok(Ok(Some(_))) => None,
+            Ok(Ok(None)) => {
+                self.known.remove(&node);
+                Some(Update::Deleted(node))
+            }
+            Ok(Err(_)) | Err(_) => {
+                let again = Instant::now() + ASK_AGAIN;
+                self.unconfirmed.push_back((again, node));
+                None
+            }
+        }
+    }
+
+    /// The next that is to be asked for again.
+    fn due_confirmation(&mut self) -> Option<NodeName> {
+        let now = Instant::now();
+        let (_, node) = self.unconfirmed.pop_front_if(|(again, _)| *again <= now)?;
+        self.known.contains_key(&node).then_some(node)
     }
 
     async fn receive(&mut self) -> Option<Update<K>> {
         let watching = matches!(self.state, State::Watching);
         let within = if watching { QUIET } else { SILENCE };
-        match timeout(within, self.events.next()).await {
+        let until = Instant::now() + within;
+        let due = self.unconfirmed.front().filter(|_| watching);
+        let due = due.map(|(again, _)| *again).filter(|again| *again < until);
+        let event = timeout_at(due.unwrap_or(until), self.events.next()).await;
+        match event {
+            Err(_) if due.is_some() => None,
             Ok(Some(Ok(event))) => self.event(event),
             Ok(Some(Err(error))) => self.failed(error),
             Ok(None) | Err(_) if watching => {
@@ -157,6 +189,7 @@ impl<K: Watched> Watch<K> {
                 Some(Update::Listed(object))
             }
             Event::InitDone => {
+                self.unconfirmed.clear();
                 let missing = self.known.iter().filter(|(_, list)| **list != self.n_lists);
                 self.state = State::Confirming(missing.map(|(node, _)| node.clone()).collect());
                 None

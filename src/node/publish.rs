@@ -18,7 +18,7 @@ use tokio::{
 use super::{Error, Identity, NodeMetrics, Options, Result};
 use crate::{
     api::{InventoryEntry, InventoryPool, NodeInventory},
-    feed::{Backoff, Board, Current, Row, State},
+    feed::{Backoff, Board, Current, NodeState, Row, State},
 };
 
 /// Field manager of what the agent writes.
@@ -60,7 +60,7 @@ struct Published {
     inventory: NodeInventory,
     bytes: usize,
     at: Instant,
-    /// The board's number of changes that it includes.
+    /// The board's number of changes up to which it says what there is.
     seq: u64,
     /// The next period is so many times as long, so that nodes which published together do not do so again.
     pace: f64,
@@ -84,7 +84,7 @@ impl Publisher {
         loop {
             let jitter = rand::rng().random_range(0.8..1.2);
             sleep(LOOK.mul_f64(jitter)).await;
-            let Some(next) = self.due(last.as_ref(), &fleet) else {
+            let Some(next) = self.due(last.as_mut(), &fleet) else {
                 continue;
             };
             match self.publish(&next.inventory).await {
@@ -102,21 +102,30 @@ impl Publisher {
     }
 
     /// What is to be published now, if anything is.
-    fn due(&self, last: Option<&Published>, fleet: &FleetSize) -> Option<Published> {
+    fn due(&self, last: Option<&mut Published>, fleet: &FleetSize) -> Option<Published> {
         let now = Instant::now();
         let listened = self.board.listeners() > 0;
-        let since = last.map(|last| now.saturating_duration_since(last.at));
+        let since = last
+            .as_ref()
+            .map(|last| now.saturating_duration_since(last.at));
         // Cheap reasons for "no" come first: the rows are copied only when something may come of it.
-        if let (Some(last), Some(since)) = (last, since) {
+        if let (Some(last), Some(since)) = (&last, since) {
             let changed = last.seq != self.board.seq();
             let period = period(&self.options, last.bytes, fleet.nodes).mul_f64(last.pace);
             if since < period || !(changed || since >= ASSERT_AGAIN) {
                 return None;
             }
+            let frame = frame(&self.identity, self.board.node());
+            if listened
+                && since < self.options.publish_entries_apart
+                && same_frame(&last.inventory, &frame)
+            {
+                return None;
+            }
         }
         let seq = self.board.seq();
         let (inventory, left_out) = inventory(&self.identity, self.board.current()?, &self.options);
-        let difference = last.map_or(Difference::Lasting, |last| {
+        let difference = last.as_ref().map_or(Difference::Lasting, |last| {
             difference(&last.inventory, &inventory, listened)
         });
         let waits = match difference {
@@ -124,10 +133,13 @@ impl Publisher {
             Difference::Fleeting => self.options.publish_entries_apart,
             Difference::Lasting => Duration::ZERO,
         };
-        if since.is_some_and(|since| since < waits) {
-            return None;
-        }
         let inventory = match last {
+            Some(last) if since.is_some_and(|since| since < waits) => {
+                if difference == Difference::None {
+                    last.seq = seq;
+                }
+                return None;
+            }
             Some(last) if difference == Difference::None => last.inventory.clone(),
             _ => inventory,
         };
@@ -208,8 +220,8 @@ impl FleetSize {
                 let remaining = list.metadata.remaining_item_count.unwrap_or(0);
                 self.nodes = 1 + u64::try_from(remaining).unwrap_or(0);
             }
-            Ok(Err(error)) => tracing::debug!(%error, "inventories cannot be counted"),
-            Err(_) => tracing::debug!("inventories were not counted in time"),
+            Ok(Err(error)) => tracing::warn!(%error, "inventories cannot be counted"),
+            Err(_) => tracing::warn!("inventories were not counted in time"),
         }
     }
 }
@@ -241,21 +253,33 @@ fn inventory(identity: &Identity, current: Current, options: &Options) -> (NodeI
     let mut entries: Vec<_> = current.rows.into_iter().map(entry).collect();
     let room = options.max_inventory_bytes.saturating_sub(FRAME_BYTES);
     entries.truncate(fitting(&entries, room));
-    let pools: Vec<_> = current.node.pools.into_iter().take(MAX_POOLS).collect();
     let left_out = n_rows - entries.len();
     let inventory = NodeInventory {
+        observed_at: Some(current.observed_at.to_string()),
+        total: i64::try_from(n_rows).ok(),
+        truncated: left_out > 0,
+        entries,
+        ..frame(identity, current.node)
+    };
+    (inventory, left_out)
+}
+
+/// What an inventory says beside its entries.
+fn frame(identity: &Identity, node: NodeState) -> NodeInventory {
+    let pools: Vec<_> = node.pools.into_iter().take(MAX_POOLS).collect();
+    NodeInventory {
         metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
             name: Some(identity.node.to_string()),
             ..Default::default()
         },
         node: identity.node.to_string(),
         address: origin(&identity.daemon_address),
-        observed_at: Some(current.observed_at.to_string()),
-        total: i64::try_from(n_rows).ok(),
+        observed_at: None,
+        total: None,
         warm: Some(pools.iter().map(|pool| i64::from(pool.warm)).sum()),
-        truncated: left_out > 0,
+        truncated: false,
         agent: Some(identity.endpoint()),
-        entries,
+        entries: Vec::new(),
         pools: pools
             .into_iter()
             .map(|pool| InventoryPool {
@@ -267,8 +291,7 @@ fn inventory(identity: &Identity, current: Current, options: &Options) -> (NodeI
             })
             .collect(),
         releases: Vec::new(),
-    };
-    (inventory, left_out)
+    }
 }
 
 /// How many entries fit into so many bytes of JSON.
@@ -315,24 +338,8 @@ fn origin(address: &crate::api::NodeAddress) -> String {
 
 /// What differs, when it was observed apart. To who listens, entries and warm counts are told as they change.
 fn difference(before: &NodeInventory, after: &NodeInventory, listened: bool) -> Difference {
-    let lasting = |inventory: &NodeInventory| NodeInventory {
-        observed_at: None,
-        total: None,
-        warm: None,
-        truncated: false,
-        entries: Vec::new(),
-        pools: inventory
-            .pools
-            .iter()
-            .map(|pool| InventoryPool {
-                warm: 0,
-                ..pool.clone()
-            })
-            .collect(),
-        ..inventory.clone()
-    };
     let entries_differ = before.entries != after.entries || before.truncated != after.truncated;
-    let frame_differs = !same(&lasting(before), &lasting(after));
+    let frame_differs = !same_frame(before, after);
     if frame_differs || entries_differ && !listened {
         Difference::Lasting
     } else if entries_differ {
@@ -344,11 +351,21 @@ fn difference(before: &NodeInventory, after: &NodeInventory, listened: bool) -> 
     }
 }
 
-fn same(one: &NodeInventory, other: &NodeInventory) -> bool {
+/// Whether everything is the same that no live feed tells.
+fn same_frame(one: &NodeInventory, other: &NodeInventory) -> bool {
+    let is_alike = |(one, other): (&InventoryPool, &InventoryPool)| {
+        let kept = |pool: &InventoryPool| InventoryPool {
+            warm: 0,
+            ..pool.clone()
+        };
+        kept(one) == kept(other)
+    };
+    let pools = || one.pools.iter().zip(&other.pools);
     one.node == other.node
         && one.address == other.address
         && one.agent == other.agent
-        && one.pools == other.pools
+        && one.pools.len() == other.pools.len()
+        && pools().all(is_alike)
 }
 
 #[cfg(test)]

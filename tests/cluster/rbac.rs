@@ -71,6 +71,32 @@ async fn user_roles_grow_from_view_to_admin() {
 }
 
 #[tokio::test]
+async fn agents_may_do_their_work_and_nothing_else() {
+    let control_plane = control_plane::shared();
+    for file in ["00-namespace.yaml", "60-agent.yaml"] {
+        apply(&control_plane, file).await;
+    }
+    let agent = "system:serviceaccount:sandbox-agents:sandbox-agent";
+    let extensions = "extensions.agents.x-k8s.io";
+    let questions = [
+        (true, "patch", extensions, "nodeinventories"),
+        // How many publish is what the pace goes by.
+        (true, "list", extensions, "nodeinventories"),
+        (false, "delete", extensions, "nodeinventories"),
+        (true, "get", extensions, "sandboxwarmpools"),
+        (true, "create", extensions, "sandboxclaims"),
+        (false, "list", extensions, "sandboxclaims"),
+        (false, "list", "", "nodes"),
+        (false, "get", "", "secrets"),
+    ];
+    let questions = questions.map(|(expected, verb, group, resource)| {
+        let attributes = json!({"verb": verb, "group": group, "resource": resource});
+        Question::new(agent, &attributes, expected)
+    });
+    check(&control_plane, &questions).await;
+}
+
+#[tokio::test]
 async fn server_may_do_its_work_and_nothing_else() {
     let control_plane = control_plane::shared();
     apply(&control_plane, "00-namespace.yaml").await;

@@ -37,6 +37,8 @@ pub(crate) struct Rules {
     pub(crate) forbidden: bool,
     /// An object that its lists leave out although it is there.
     pub(crate) left_out: Option<String>,
+    /// How many questions for one object it answers with 500.
+    pub(crate) fails: usize,
     expired: bool,
 }
 
@@ -59,6 +61,7 @@ impl Cluster {
                 streams_lists: true,
                 forbidden: false,
                 left_out: None,
+                fails: 0,
                 expired: false,
             },
             lines: broadcast::channel(1_000).0,
@@ -92,6 +95,11 @@ impl Cluster {
         let object = state.objects.remove(name).unwrap();
         let object = state.stamped(object);
         state.say(&line("DELETED", &object));
+    }
+
+    /// How many questions are still to fail.
+    pub(crate) fn fails(&self) -> usize {
+        self.lock().rules.fails
     }
 
     /// As during a gap in the watch.
@@ -147,6 +155,10 @@ impl State {
             return status(403, "Forbidden");
         }
         if let Some(name) = path.strip_prefix(&format!("{INVENTORIES}/")) {
+            if let Some(rest) = self.rules.fails.checked_sub(1) {
+                self.rules.fails = rest;
+                return status(500, "InternalError");
+            }
             return match self.objects.get(name) {
                 Some(object) => {
                     json_answer(&json!({"metadata": object["metadata"]}), StatusCode::OK)

@@ -92,6 +92,28 @@ async fn a_new_list_forgets_who_is_gone_but_not_who_it_merely_left_out() {
 }
 
 #[tokio::test]
+async fn whether_one_is_gone_is_asked_until_it_is_known() {
+    let cluster = Cluster::start().await;
+    let bench = following(&cluster).await;
+    bench.ready().await;
+    eventually("all are listed", || bench.names().len() == 6).await;
+    cluster.change(|rules| rules.fails = 1);
+    cluster.delete_unseen(bench.node(1).name().as_str());
+    cluster.expire();
+    cluster.cut();
+    eventually("it is asked in vain", || cluster.fails() == 0).await;
+    // The watch goes on meanwhile.
+    let node = bench.node(0);
+    node.plant(Planted::new("team/new", mk_pool()));
+    cluster.apply(
+        node.name().as_str(),
+        serde_json::to_value(node.inventory()).unwrap(),
+    );
+    eventually("the next one is taken", || bench.names().len() == 7).await;
+    eventually("one is forgotten", || bench.names().len() == 4).await;
+}
+
+#[tokio::test]
 async fn an_object_that_cannot_be_read_costs_no_other() {
     let cluster = Cluster::start().await;
     let bench = following(&cluster).await;
