@@ -3,12 +3,16 @@
 //! Two may hand over a VM for one claim: the claim controller, and the gateway of any node. Whoever writes the condition first has
 //! bound the claim: every write of it carries the resourceVersion that was read, so that kube-apiserver lets one through.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use super::{ClaimId, NodeName, SandboxClaim, labels};
 
 /// The condition: True once a VM was handed over.
 pub const BOUND: &str = "Bound";
 /// Its reason.
 pub const DELIVERED: &str = "Delivered";
+/// Its reason when it is False: the VM is known to be released. The message names it still.
+pub const RELEASED: &str = "Released";
 
 /// A VM that was handed over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,10 +85,20 @@ impl SandboxClaim {
         })
     }
 
+    /// Whether the VM that was handed over for it is known to be released.
+    pub fn is_released(&self) -> bool {
+        self.bound().is_some_and(|bound| bound.reason == RELEASED)
+    }
+
     fn bound_message(&self) -> Option<&str> {
+        let bound = self.bound()?;
+        let counts = bound.status == "True" || bound.reason == RELEASED;
+        counts.then_some(bound.message.as_str())
+    }
+
+    fn bound(&self) -> Option<&Condition> {
         let conditions = &self.status.as_ref()?.conditions;
-        let bound = conditions.iter().find(|c| c.type_ == BOUND)?;
-        (bound.status == "True").then_some(bound.message.as_str())
+        conditions.iter().find(|c| c.type_ == BOUND)
     }
 }
 

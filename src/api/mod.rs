@@ -15,7 +15,7 @@ mod snapshot;
 mod user_part;
 mod warmpool;
 
-pub use delivery::{BOUND, Binding, DELIVERED, Delivery};
+pub use delivery::{BOUND, Binding, DELIVERED, Delivery, RELEASED};
 pub use inventory::{AgentEndpoint, InventoryEntry, InventoryPool, NodeInventory};
 pub use keys::{
     ClaimId, InvalidAddress, NodeAddress, NodeName, PoolKey, SandboxKey, SnapshotId, Token,

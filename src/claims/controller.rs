@@ -9,7 +9,7 @@ use futures::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     runtime::{
-        WatchStreamExt,
+        Predicate as _, WatchStreamExt,
         controller::{Action, Config, applier},
         events::{Recorder, Reporter},
         predicates,
@@ -111,7 +111,11 @@ impl Controller {
             ),
             waiting_for(
                 &claims,
-                template_events.predicate_filter(predicates::generation, Default::default()),
+                // Size and network of its VMs are annotations.
+                template_events.predicate_filter(
+                    predicates::generation.combine(predicates::annotations),
+                    Default::default(),
+                ),
                 |_, _| true,
             ),
             touched(self.fleet.clone(), claims.clone()),

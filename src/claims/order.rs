@@ -53,14 +53,15 @@ pub(super) fn order(
 /// The user's part of the sandbox; what its template says only as far as the template is known.
 pub(super) fn user_part(claim: &SandboxClaim, template: Option<&SandboxTemplate>) -> UserPart {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    let own = [(CLAIM_UID, uid), (LAUNCH_TYPE, "warm")];
-    let mut user_labels: BTreeMap<_, _> = own.map(|(k, v)| (k.into(), v.into())).into();
     let users = claim.metadata.labels.iter().flatten();
-    user_labels.extend(
-        users
-            .filter(|(key, _)| !labels::is_reserved(key))
-            .map(|(key, value)| (key.as_str().into(), value.as_str().into())),
-    );
+    let users = users.filter(|(key, _)| !labels::is_reserved(key));
+    let users = users.map(|(key, value)| (key.as_str(), value.as_str()));
+    // Last, for it is by these that the claim knows its sandbox.
+    let own = [(CLAIM_UID, uid), (LAUNCH_TYPE, "warm")];
+    let all = users
+        .chain(own)
+        .map(|(key, value)| (key.into(), value.into()));
+    let user_labels: BTreeMap<_, _> = all.collect();
     let lifecycle = claim.spec.lifecycle.as_ref();
     let end = lifecycle.and_then(|lifecycle| lifecycle.shutdown_time);
     UserPart {

@@ -58,6 +58,7 @@ struct View {
     sandbox: Option<Sandbox>,
     contenders: Vec<Sandbox>,
     unsettled: bool,
+    told: bool,
     template: Result<Arc<SandboxTemplate>, NoTemplate>,
     now: Timestamp,
 }
@@ -118,6 +119,9 @@ impl Work<'_> {
         let key = key_of(&self.claim);
         // First: what is settled afterwards is looked at again.
         let unsettled = self.room.fleet.is_unsettled(&key);
+        let delivered = self.claim.delivered();
+        // First as well: what is listed afterwards is seen.
+        let told = delivered.is_none_or(|of| self.room.fleet.has_told(&of.node));
         let record = self.room.fleet.store().get(&key.namespace, &key.name);
         let sandbox = record.map(|record| record.value.clone());
         let template = match &sandbox {
@@ -129,6 +133,7 @@ impl Work<'_> {
             sandbox,
             contenders: self.room.fleet.contenders(&key),
             unsettled,
+            told,
             template,
             now: Timestamp::now(),
         })
@@ -284,7 +289,14 @@ impl Work<'_> {
         let Some(sandbox) = sandboxes.find(|sandbox| delivery(sandbox) == *of) else {
             return;
         };
-        let user = adopted(&self.claim, view.template.as_deref().ok());
+        let mut user = adopted(&self.claim, view.template.as_deref().ok());
+        for (key, value) in sandbox.user.iter().flat_map(|known| &known.labels) {
+            // Somebody may have labelled it already.
+            user.labels
+                .entry(key.clone())
+                .or_insert_with(|| value.clone());
+        }
+        let user = Arc::new(user);
         if self.room.fleet.set_user_after(sandbox, user).is_ok() {
             self.room.metrics.outcome("adopted");
         }
@@ -401,6 +413,7 @@ impl View {
             sandbox: self.sandbox.as_ref(),
             contenders: &self.contenders,
             unsettled: self.unsettled,
+            told: self.told,
             template: self.template.as_deref(),
             now: self.now,
         }

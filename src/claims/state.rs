@@ -1,13 +1,13 @@
 //! What a claim needs next: a state machine without I/O. The state is read from the world each time; nothing is remembered.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
     order::{CLAIM_UID, order},
-    status::{FINISHED, READY, bound, condition, delivery, unbound},
+    status::{FINISHED, READY, bound, condition, delivery, ended, unbound},
     validate::{Refusal, validate},
 };
 use crate::{
@@ -15,8 +15,8 @@ use crate::{
         Binding, ClaimShutdownPolicy, Delivery, SandboxClaim, SandboxClaimStatus, SandboxTemplate,
         labels,
     },
-    fleet::Sandbox,
-    gateway::ClaimOrder,
+    fleet::{REAP_GRACE, Sandbox},
+    gateway::{ClaimOrder, LONGEST_LEASE},
     meta::UnixTime,
 };
 
@@ -40,6 +40,8 @@ pub(super) struct Facts<'a> {
     pub(super) contenders: &'a [Sandbox],
     /// Whether a create of the name is not settled.
     pub(super) unsettled: bool,
+    /// Whether the node that the claim's sandbox is of has told all that it has since this server started.
+    pub(super) told: bool,
     /// The template of the claim's pool.
     pub(super) template: Result<&'a SandboxTemplate, &'a NoTemplate>,
     pub(super) now: Timestamp,
@@ -167,7 +169,15 @@ impl Facts<'_> {
                 Some(own) => Step::Release(delivery(own)),
                 None => {
                     let refusal = Refusal::new("ClaimExpired", "the claim's end has come");
-                    self.say(unbound(self.claim, &refusal, false, self.now))
+                    self.say(match (self.was_bound(), self.told) {
+                        (true, true) => ended(self.claim, &refusal, self.now),
+                        // It may be there yet.
+                        (true, false) => unbound(self.claim, &refusal, true, self.now),
+                        (false, _) if self.claim.is_released() => {
+                            ended(self.claim, &refusal, self.now)
+                        }
+                        (false, _) => unbound(self.claim, &refusal, false, self.now),
+                    })
                 }
             },
             State::Ending => Step::Delete,
@@ -191,7 +201,11 @@ impl Facts<'_> {
                 self.chosen().map_or(Step::Rest(None), say)
             }
             State::Missing => {
-                let refusal = Refusal::new("SandboxMissing", "the sandbox is gone");
+                let message = match self.told {
+                    true => "the sandbox is gone",
+                    false => "the sandbox's node has not answered since the server started",
+                };
+                let refusal = Refusal::new("SandboxMissing", message);
                 self.say(unbound(self.claim, &refusal, true, self.now))
             }
             State::Refused(refusal) => self.say(unbound(self.claim, &refusal, false, self.now)),
@@ -240,12 +254,18 @@ impl Facts<'_> {
         own.min_by_key(|sandbox| sandbox.deleted_at.is_some())
     }
 
-    /// What was handed over for the claim and was never listed, as far as the claim's status tells. What was listed once is
-    /// listed until its node says that it is gone.
+    /// What was handed over for the claim and is not known to be gone: it was never listed, as far as the claim's status tells, or
+    /// its node has not told yet what it has. What was listed once is listed until its node says that it is gone. In the end its
+    /// lease is over, for nobody renews what is not listed.
     fn unreported(&self) -> Option<Delivery> {
-        let delivered = self.claim.delivered().filter(|_| !self.was_bound())?;
+        let is_gone = self.claim.is_released() || (self.was_bound() && self.told);
+        let delivered = self.claim.delivered().filter(|_| !is_gone)?;
+        let deleted = self.claim.metadata.deletion_timestamp.as_ref();
+        let since = deleted.map_or(Duration::ZERO, |at| {
+            self.now.duration_since(at.0).unsigned_abs()
+        });
         let listed = self.all().any(|sandbox| delivery(sandbox) == delivered);
-        (!listed).then_some(delivered)
+        (!listed && since < LONGEST_LEASE + REAP_GRACE).then_some(delivered)
     }
 
     /// The sandboxes that have the claim's name or ask for it.
@@ -378,6 +398,6 @@ impl NoTemplate {
 pub(super) fn adopted(
     claim: &SandboxClaim,
     template: Option<&SandboxTemplate>,
-) -> Arc<crate::api::UserPart> {
-    Arc::new(super::order::user_part(claim, template))
+) -> crate::api::UserPart {
+    super::order::user_part(claim, template)
 }

@@ -7,7 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::validate::Refusal;
 use crate::{
-    api::{BOUND, Binding, ClaimSandboxRef, DELIVERED, Delivery, SandboxClaim, SandboxClaimStatus},
+    api::{
+        BOUND, Binding, ClaimSandboxRef, DELIVERED, Delivery, RELEASED, SandboxClaim,
+        SandboxClaimStatus,
+    },
     controller::Said,
     fleet::{self, Sandbox},
 };
@@ -60,6 +63,25 @@ pub(super) fn unbound(
             pod_ips: Vec::new(),
         }),
     }
+}
+
+/// The status of a claim that ended, and whose sandbox is gone. Which one that was stays: a later one of the name is not its own.
+pub(super) fn ended(claim: &SandboxClaim, refusal: &Refusal, now: Timestamp) -> SandboxClaimStatus {
+    let mut status = unbound(claim, refusal, false, now);
+    let known = condition(claim, BOUND).map(|known| known.message.clone());
+    let released = known.map(|message| Said {
+        kind: BOUND,
+        status: "False",
+        reason: RELEASED,
+        message,
+    });
+    if let Some(released) = released {
+        let before = std::mem::take(&mut status.conditions);
+        let released = released.condition(&before, claim.metadata.generation, now);
+        let others = before.into_iter().filter(|known| known.type_ != BOUND);
+        status.conditions = others.chain([released]).collect();
+    }
+    status
 }
 
 /// The VM of a sandbox.

@@ -10,6 +10,10 @@ use crate::{
 
 /// How long after the end of its lease a sandbox may outlive it on the node.
 pub const REAP_GRACE: Duration = Duration::from_secs(30);
+/// The same for a lost node, which is asked meanwhile; and what is added for one that was never heard, whose clock may be far
+/// behind ours: the longest lease there is.
+const LOST_GRACE: Duration = Duration::from_secs(3_600);
+const UNHEARD_GRACE: Duration = Duration::from_secs(86_400);
 /// Time between two reads of a node that leaves something open.
 const QUESTIONS_APART: Duration = Duration::from_secs(30);
 
@@ -57,6 +61,7 @@ impl Fleet {
         for name in &names {
             state.judge(name, now);
             state.expire(name, now.wall);
+            state.reap(name, now.wall);
             attention.probe.extend(state.due_probe(name, now));
             attention.read.extend(state.due_read(name, now));
         }
@@ -212,6 +217,30 @@ impl State {
             node.questioned = Some(now.instant);
             name.clone()
         })
+    }
+
+    /// Lets go what the daemon of a lost node must have reaped, if it is there at all: nobody can be asked, and a node that was
+    /// taken away for good has names that others may want.
+    fn reap(&mut self, name: &NodeName, now: UnixTime) {
+        let Some(node) = self.nodes.get(name) else {
+            return;
+        };
+        let is_due = node.reaped_by.is_some_and(|reaped_by| reaped_by <= now);
+        if node.health != Health::Lost || !is_due {
+            return;
+        }
+        let grace = match node.heard {
+            Some(_) => LOST_GRACE,
+            None => LOST_GRACE + UNHEARD_GRACE,
+        };
+        let over = node.claims.iter().map(|record| &record.value);
+        let over = over.filter(|over| over.phase == Phase::Expired && !over.gone);
+        let reaped =
+            over.filter(|over| over.deadline.is_some_and(|ended| ended.after(grace) <= now));
+        let reaped: Vec<_> = reaped.map(|over| over.claim.clone()).collect();
+        for claim in reaped {
+            self.vanish(name, &claim, now);
+        }
     }
 
     /// Marks the sandboxes whose lease is over. Looks at a node's sandboxes only when one of its leases may have ended,

@@ -118,6 +118,13 @@ impl Fleet {
         node.address.clone()
     }
 
+    /// Whether the node is to be emptied: nothing is to start there.
+    pub fn is_closed(&self, node: &NodeName) -> bool {
+        let state = self.lock();
+        let node = state.nodes.get(node);
+        node.is_some_and(|node| node.cordoned || node.draining)
+    }
+
     /// The node whose daemon is at `address`, if there is one.
     pub fn node_at(&self, address: &NodeAddress) -> Option<NodeName> {
         let state = self.lock();
@@ -144,6 +151,15 @@ impl Fleet {
     /// Whether there is such a node.
     pub fn knows(&self, node: &NodeName) -> bool {
         self.lock().nodes.contains_key(node)
+    }
+
+    /// Whether the node has told all that it has since this server started.
+    pub fn has_told(&self, node: &NodeName) -> bool {
+        let state = self.lock();
+        state
+            .nodes
+            .get(node)
+            .is_some_and(|node| node.told.is_some())
     }
 
     /// Whether a create of the name is not settled: what a node lists under it may turn out to be nobody's, and be released.

@@ -259,7 +259,7 @@ impl State {
     }
 
     /// The node does not have the claim any more.
-    fn vanish(&mut self, name: &NodeName, claim: &ClaimId, now: UnixTime) {
+    pub(super) fn vanish(&mut self, name: &NodeName, claim: &ClaimId, now: UnixTime) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };

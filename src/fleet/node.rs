@@ -194,10 +194,10 @@ impl Node {
         }
     }
 
-    /// Whether a publication that comes now may be older than what the node told itself.
+    /// Whether a publication that comes now may be older than what the node told itself, and the node can be asked again.
     pub(super) fn told_lately(&self, now: Instant) -> bool {
         let since = |told| now.saturating_duration_since(told);
-        self.told.is_some_and(|told| since(told) < PUBLICATION_LAG)
+        self.address.is_some() && self.told.is_some_and(|told| since(told) < PUBLICATION_LAG)
     }
 
     /// Notes that our knowledge of `claim` is newer than a read that is under way.

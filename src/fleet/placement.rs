@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IteratorRandom};
 
 use super::{Fleet, Pool, index::State, node::NodePool};
 use crate::api::{NodeAddress, NodeName, PoolKey};
@@ -54,26 +54,19 @@ impl Fleet {
         self.lock().add_warm(node, pool, i64::MIN);
     }
 
-    /// Nodes that keep VMs of `pool` ready but are not known to have one now, at most `limit` of them.
-    pub fn keepers(&self, pool: &PoolKey, limit: usize) -> Vec<Placement> {
-        let state = self.lock();
+    /// Nodes that keep VMs of `pool` ready but are not known to have one now: `limit` of them, drawn, and none of those in `tried`.
+    pub fn keepers(&self, pool: &PoolKey, tried: &[NodeName], limit: usize) -> Vec<NodeName> {
+        let mut state = self.lock();
+        let State {
+            nodes, candidates, ..
+        } = &mut *state;
         let keeps = |node: &&super::node::Node| {
             node.takes_claims() && node.pools.get(pool).is_some_and(|p| p.target > 0)
         };
-        let mut keepers: Vec<_> = state
-            .nodes
-            .values()
-            .filter(keeps)
-            .filter_map(|node| {
-                Some(Placement {
-                    node: node.name.clone(),
-                    address: node.address.clone()?,
-                })
-            })
-            .collect();
-        keepers.sort_by(|a, b| a.node.cmp(&b.node));
-        keepers.truncate(limit);
-        keepers
+        let keepers = nodes.values().filter(keeps).map(|node| &node.name);
+        let keepers = keepers.filter(|node| !tried.contains(node));
+        let drawn = keepers.choose_multiple(&mut candidates.rng, limit);
+        drawn.into_iter().cloned().collect()
     }
 
     /// Whether any node speaks of a pool with this template, of whatever net and size.

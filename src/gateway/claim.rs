@@ -270,10 +270,9 @@ impl Claim {
         if let Some(placement) = fleet.place(&self.order.pool, &self.tried) {
             return Some(placement);
         }
-        let keepers = fleet.keepers(&self.order.pool, ASKED);
+        let keepers = fleet.keepers(&self.order.pool, &self.tried, ASKED);
         let inventory = &self.gateway.inner.inventory;
-        futures::future::join_all(keepers.iter().map(|keeper| inventory.refresh(&keeper.node)))
-            .await;
+        futures::future::join_all(keepers.iter().map(|node| inventory.refresh(node))).await;
         fleet.place(&self.order.pool, &self.tried)
     }
 

@@ -105,6 +105,7 @@ impl Gateway {
             }
         }
         check_copyable(parent, "it is forked", "a failed sandbox cannot be forked")?;
+        self.check_open(parent)?;
         let quota = admit()?;
         // A prefix may have copies of earlier orders.
         let least = match order.once {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::{meta::UnixTime, sandboxd::ClaimReply};
 
-/// The lease a daemon gives when none is asked for, and the longest it gives.
+/// The lease a daemon gives when none is asked for.
 const DEFAULT: Duration = Duration::from_secs(300);
-pub(super) const LONGEST: Duration = Duration::from_secs(86_400);
+/// The longest lease that a daemon gives.
+pub const LONGEST: Duration = Duration::from_secs(86_400);
 /// The longest that is asked for. A daemon cuts what is too long, but counts in nanoseconds: of some centuries it makes
 /// nonsense.
 pub(super) const LONGEST_ASKED: Duration = Duration::from_secs(i32::MAX as u64);

@@ -46,9 +46,23 @@ impl Gateway {
         match record.value.phase {
             Phase::Running if !self.is_changing(&record) => Ok(Progress::Done(record)),
             Phase::Running | Phase::Paused | Phase::Archived | Phase::Failed | Phase::Unknown => {
+                self.check_open(&record.value)?;
                 self.change_phase(record, Phase::Running).await
             }
             Phase::Expired => Err(conflict("the sandbox has expired")),
+        }
+    }
+
+    /// Whether something may start on the sandbox's node.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] on a node that is to be emptied.
+    pub(super) fn check_open(&self, sandbox: &Sandbox) -> Result<()> {
+        match self.inner.fleet.is_closed(&sandbox.node) {
+            true => Err(conflict(
+                "the sandbox's node is cordoned or draining: nothing starts there",
+            )),
+            false => Ok(()),
         }
     }
 

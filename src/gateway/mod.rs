@@ -34,6 +34,7 @@ pub use error::{Error, Result};
 pub use fork::{ForkOrder, Forked, ForkedSandbox};
 pub use guest::Entry;
 pub use keep::Kept;
+pub use lease::LONGEST as LONGEST_LEASE;
 pub use lifecycle::Progress;
 pub use metrics::GatewayMetrics;
 pub use owed::Debts;

@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout_at},
@@ -14,7 +15,7 @@ use super::{
     rejection::Rejections,
 };
 use crate::{
-    api::{NodeName, UserPart},
+    api::{ClaimId, NodeName, UserPart},
     feed::{self, Agent, Backoff, Event, Listening, NodeState, State},
     fleet::{Fleet, Now, Phase, Pool, ReadGuard, Row, Used},
     meta::UnixTime,
@@ -85,17 +86,25 @@ impl FeedTask {
             // From here on no publication is merged.
             let live = self.daemons.feeds.enter(&self.node, connection.objects());
             let clock = self.clock();
-            if !self.take_all(reading, sandboxes, &node, clock) {
+            let Some(missed) = self.take_all(reading, sandboxes, &node, clock) else {
                 drop((live, feed));
                 // A publication that came just now was not merged: if this fails, the node is to be read.
                 *told = None;
                 sleep(SNAPSHOTS_APART).await;
                 continue;
-            }
+            };
             backoff.reset();
             self.tell(told, News::Live).await;
+            let daemons = &self.daemons;
+            let keep = daemons
+                .feeds
+                .keep_missed(&daemons.fleet, &self.node, &missed);
+            let mut keep = std::pin::pin!(keep.fuse());
             loop {
-                let event = feed.next().await?;
+                let event = tokio::select! {
+                    event = feed.next() => event?,
+                    () = &mut keep => continue,
+                };
                 self.verify_clock(&event, &mut doubted).await;
                 if self.clock() != clock {
                     // What was taken in is by another clock than what would come: all of it is asked for again.
@@ -173,30 +182,38 @@ impl FeedTask {
         }
     }
 
-    /// Takes the snapshot over, and gives whether that settled everything.
+    /// Takes the snapshot over, and gives of what sandboxes the agent does not have what the index says of their users. `None`: it did
+    /// not settle everything.
     fn take_all(
         &self,
         reading: ReadGuard<'_>,
         sandboxes: Vec<feed::Sandbox>,
         node: &NodeState,
         clock: ClockOffset,
-    ) -> bool {
+    ) -> Option<Vec<ClaimId>> {
         let (mut rows, mut users) = (Vec::with_capacity(sandboxes.len()), Vec::new());
         for sandbox in sandboxes {
-            if let Some(user) = sandbox.user {
-                users.push((sandbox.row.id.clone(), taken(user)));
-            }
+            users.push((sandbox.row.id.clone(), sandbox.user.map(taken)));
             rows.push(self.row(sandbox.row, clock));
         }
-        let settled = self.merge(|fleet, now| {
+        let merged = self.merge(|fleet, now| {
             let settled = fleet.read(reading, &rows, now);
             fleet.informed(&self.node, &pools(node), node.draining, now);
             for (claim, user) in &users {
-                fleet.restore_user(&self.node, claim, user);
+                if let Some(user) = user {
+                    fleet.restore_user(&self.node, claim, user);
+                }
             }
+            users.retain(|(claim, kept)| {
+                let record = fleet.by_claim(&self.node, claim);
+                let known = record.and_then(|record| record.value.user.clone());
+                known.is_some() && known != *kept
+            });
             settled
         });
-        settled.unwrap_or(true)
+        let missed = users.into_iter().map(|(claim, _)| claim).collect();
+        // Of a node whose inventory is gone nothing is to be settled.
+        (merged != Some(false)).then_some(missed)
     }
 
     fn take(&self, event: Event, clock: ClockOffset) {

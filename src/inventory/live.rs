@@ -7,10 +7,15 @@ use parking_lot::Mutex;
 use crate::{
     api::{ClaimId, NodeName, UserPart},
     feed::{self, RemoteObjects},
+    fleet::Fleet,
 };
 
 /// How long an agent may take to store a user part.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked again whether something newer is to be kept.
+const MAX_LOOKS: usize = 16;
+/// After so many failures in a row an agent is told no more of what it missed, until it is followed anew.
+const MAX_FAILURES: usize = 4;
 
 /// Why a user part is not kept on the node.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +60,38 @@ impl LiveFeeds {
         let objects = self.objects(node).ok_or(NotKept::NoAgent)?;
         let stored = objects.put(claim, user, STORE_WITHIN).await;
         stored.map_err(NotKept::Failed)
+    }
+
+    /// Stores on the node what the index says of these of its sandboxes, one after the other.
+    ///
+    /// Somebody else may store something newer meanwhile: as that does, this looks again whether the index says what it sent.
+    pub(super) async fn keep_missed(&self, fleet: &Fleet, node: &NodeName, claims: &[ClaimId]) {
+        let newest = |claim| {
+            let record = fleet.by_claim(node, claim).filter(|it| !it.value.gone);
+            record.and_then(|record| record.value.user.clone())
+        };
+        let mut n_failures = 0;
+        for claim in claims {
+            let mut sent: Option<Arc<UserPart>> = None;
+            for _ in 0..MAX_LOOKS {
+                let news = newest(claim).filter(|user| {
+                    let is_sent = |sent| Arc::ptr_eq(sent, user);
+                    !sent.as_ref().is_some_and(is_sent)
+                });
+                let Some(user) = news else { break };
+                match self.keep_user(node, claim, &user).await {
+                    Ok(()) => n_failures = 0,
+                    Err(error) => {
+                        n_failures += 1;
+                        tracing::warn!(%node, %claim, error = &error as &dyn std::error::Error, "a node's agent did not keep what it missed");
+                    }
+                }
+                if n_failures >= MAX_FAILURES {
+                    return;
+                }
+                sent = Some(user);
+            }
+        }
     }
 
     /// Deletes a user part on the node.

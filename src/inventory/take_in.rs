@@ -196,7 +196,11 @@ impl Follower {
             return;
         }
         match news {
-            News::Lost => self.want_read(node, None),
+            News::Lost => {
+                // Nobody tells what becomes of it, until there is a feed again or its agent publishes.
+                self.reads.set_cut(node, true);
+                self.want_read(node, None);
+            }
             News::Live => {
                 self.reads.set_cut(node, false);
                 if let Startup::Starting { unread, .. } = &mut self.startup {

@@ -74,7 +74,17 @@ pub(super) async fn update(
         renewed.map_err(|error| sandboxes.refused(&old.value, &error))?;
     }
     let fleet = &sandboxes.fleet;
-    let user = Arc::new(user_part(&update.new_json));
+    let mut user = user_part(&update.new_json);
+    let knew_spec = old
+        .value
+        .user
+        .as_ref()
+        .is_some_and(|user| !user.spec.is_empty());
+    if !knew_spec && update.new_json["spec"] == update.old_json["spec"] {
+        // What is shown there is made of the node's facts. Whose object it is remains to be told.
+        user.spec = "".into();
+    }
+    let user = Arc::new(user);
     let Sandbox { node, claim, .. } = &old.value;
     // What was done at the node for this change made new versions; so may others have, while the node was waited for.
     let stored = match turns || end.is_some() {

@@ -400,7 +400,7 @@ impl Member {
         if node.address != self.address || (fresh && !self.fresh) {
             // Another daemon, or one that may have been restarted.
             self.stage = Stage::Unread;
-            (self.n_failures, self.in_doubt) = (0, None);
+            (self.n_failures, self.in_doubt, self.not_before) = (0, None, now);
             self.refused.values_mut().for_each(|until| *until = now);
         }
         self.address = node.address.clone();

@@ -35,7 +35,7 @@ pub struct Candidate {
     pub name: NodeName,
     /// Its labels; `None` when nobody knows them, and then every selector is taken to match.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Its size relative to that of the other nodes; `None` when unknown.
+    /// Its size relative to that of the other nodes; `None` when unknown, and then it counts as one of the middle.
     pub weight: Option<u32>,
     /// Pools that it cannot keep.
     pub refuses: BTreeSet<PoolKey>,
@@ -89,13 +89,12 @@ pub fn plan(demands: &[Demand], candidates: &[Candidate]) -> Plan {
     }
 }
 
-/// One demand over its nodes. Sizes count only if all are known: two measures cannot be mixed.
+/// One demand over its nodes. One of unknown size counts as one of the middle: that a single Node object goes moves few VMs.
 fn divide(demand: &Demand, matching: &[&Candidate]) -> BTreeMap<NodeName, u32> {
-    let weighted = matching.iter().all(|candidate| candidate.weight.is_some());
-    let weight = |candidate: &Candidate| match candidate.weight {
-        Some(weight) if weighted => u64::from(weight.max(1)),
-        _ => 1,
-    };
+    let mut known: Vec<_> = matching.iter().filter_map(|one| one.weight).collect();
+    known.sort_unstable();
+    let middle = known.get(known.len() / 2).copied().unwrap_or(1);
+    let weight = |candidate: &Candidate| u64::from(candidate.weight.unwrap_or(middle).max(1));
     let total: u64 = matching.iter().map(|candidate| weight(candidate)).sum();
     let replicas = u64::from(demand.replicas);
     // Jefferson's method gives no node less than its exact share rounded down, so the count may begin there; what is left is
@@ -284,15 +283,17 @@ mod tests {
     }
 
     #[test]
-    fn sizes_count_only_if_all_are_known() {
-        let mut nodes = mk_nodes(&[1, 3]);
+    fn a_node_of_unknown_size_counts_as_one_of_the_middle() {
+        let mut nodes = mk_nodes(&[1, 3, 3, 9]);
         let counts = |nodes: &[Candidate]| {
-            let share = share(&mk_demand("a", 8), nodes);
+            let share = share(&mk_demand("a", 32), nodes);
             share.into_values().collect::<Vec<_>>()
         };
-        assert_eq!(counts(&nodes), [2, 6]);
-        nodes[0].weight = None;
-        assert_eq!(counts(&nodes), [4, 4]);
+        assert_eq!(counts(&nodes), [2, 6, 6, 18]);
+        nodes[1].weight = None;
+        assert_eq!(counts(&nodes), [2, 6, 6, 18]);
+        nodes.iter_mut().for_each(|node| node.weight = None);
+        assert_eq!(counts(&nodes), [8; 4]);
     }
 
     #[test]

@@ -628,6 +628,54 @@ async fn a_restarted_agent_begins_a_new_epoch_and_has_what_users_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_away_is_told_what_users_sent_meanwhile() {
+    let mut bench = Bench::start(2).await;
+    let daemon = bench.daemon().clone();
+    let node = daemon.name().clone();
+    let claims = ["new", "changed", "kept"].map(|name| {
+        let name = format!("default/{name}");
+        daemon.plant(Planted::new(&name, key()))
+    });
+    for claim in &claims {
+        bench.shows(claim, true).await;
+    }
+    let (fleet, inventory) = (bench.server.fleet.clone(), bench.server.inventory.clone());
+    let say = |claim: &ClaimId, generation| {
+        let known = fleet.by_claim(&node, claim).unwrap();
+        let user = Arc::new(mk_user(generation));
+        let said = fleet.set_user(&node, claim, known.version, user);
+        said.unwrap();
+    };
+    for claim in &claims[1..] {
+        say(claim, 1);
+        inventory
+            .keep_user(&node, claim, &mk_user(1))
+            .await
+            .unwrap();
+    }
+    let (port, state) = (bench.agent.port, bench.state.path().to_owned());
+    bench.agent.stop().await;
+    until("the feed is lost", || !inventory.is_live(&node)).await;
+    say(&claims[0], 1);
+    say(&claims[1], 2);
+    bench.agent = Running::start(&daemon, &state, port, quick()).await;
+    bench.is_live().await;
+    // Another server, which knows nothing, learns it all from the agent.
+    let begun = Instant::now();
+    loop {
+        let server = Server::start(&[bench.agent.published().await]).await;
+        let generation = |claim| {
+            let record = server.fleet.by_claim(&node, claim).unwrap();
+            record.value.user.as_ref().map(|user| user.generation)
+        };
+        if claims.each_ref().map(generation) == [Some(1), Some(2), Some(1)] {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_the_certificate_of_the_inventory_and_a_known_token_will_do() {
     let sim = sim(1).await;
     let state = tempfile::tempdir().unwrap();

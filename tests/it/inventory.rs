@@ -596,6 +596,30 @@ async fn a_node_whose_agent_goes_before_it_was_heard_is_read() {
 }
 
 #[tokio::test]
+async fn a_node_without_its_agent_is_read_again_and_again() {
+    let mut bench = Bench::new(Setting {
+        nodes: 1,
+        options: Options {
+            agent_credential: Some(Credential::Fixed(Token::from("x".to_owned()))),
+            ..Setting::default().options
+        },
+        ..Setting::default()
+    })
+    .await;
+    bench.listed[0].agent = Some(AgentEndpoint {
+        address: "127.0.0.1:1".to_owned(),
+        certificate_sha256: "0".repeat(64),
+    });
+    bench.list().await;
+    bench.ready().await;
+    eventually("it is read", || asked(bench.node(0), LIST) > 0).await;
+    // Nobody publishes any more, and nothing was done here.
+    bench.node(0).plant(Planted::new("team/new", mk_pool()));
+    let is_listed = || bench.fleet.store().get("team", "new").is_some();
+    eventually("what came since is listed", is_listed).await;
+}
+
+#[tokio::test]
 async fn a_cordoned_node_is_passed_over() {
     let bench = Bench::started(Setting {
         nodes: 1,

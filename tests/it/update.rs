@@ -7,11 +7,11 @@ use std::{
 
 use sandbox_apiserver::{
     meta::UnixTime,
-    sim::{Fault, FaultKind},
+    sim::{Fault, FaultKind, Planted},
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox};
+use crate::harness::{Cluster, SANDBOXES, item, mk_node, mk_sandbox, until};
 
 #[tokio::test]
 async fn an_update_stores_what_is_the_clients_and_counts_changes_of_the_spec() {
@@ -298,4 +298,23 @@ async fn an_update_that_the_node_takes_long_for_is_still_of_its_version() {
         assert_eq!(put.code(), 200, "{}", put.text());
         assert_eq!(put.json()["spec"]["shutdownPolicy"], "Delete");
     }
+}
+
+#[tokio::test]
+async fn a_label_on_what_only_its_node_knows_says_nothing_of_its_spec() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    let node = &cluster.nodes.nodes()[0];
+    node.plant(Planted::new("default/a", mk_node(1).pools[0].clone()));
+    cluster.publish().await;
+    let record = || cluster.fleet.store().get("default", "a");
+    until("it is listed", || record().is_some()).await;
+    let user = || record().unwrap().value.user.clone().unwrap();
+    let label = json!({"metadata": {"labels": {"seen": "yes"}}});
+    let labelled = cluster.client.merge(item("a"), &label).await;
+    assert_eq!(labelled.json()["metadata"]["labels"]["seen"], "yes");
+    // Whoever it was handed over for can tell that nobody else made it.
+    assert_eq!((&*user().spec, user().labels.len()), ("", 1));
+    let policy = json!({"spec": {"shutdownPolicy": "Retain"}});
+    assert_eq!(cluster.client.merge(item("a"), &policy).await.code(), 200);
+    assert!(user().spec.contains("shutdownPolicy"));
 }

@@ -27,6 +27,7 @@ struct Case {
     sandbox: Option<Sandbox>,
     contenders: Vec<Sandbox>,
     unsettled: bool,
+    told: bool,
     template: Result<SandboxTemplate, NoTemplate>,
 }
 
@@ -41,6 +42,7 @@ impl Case {
             sandbox: None,
             contenders: Vec::new(),
             unsettled: false,
+            told: true,
             template: Ok(serde_json::from_value(json!({"spec": {"podTemplate": pod}})).unwrap()),
         }
     }
@@ -50,10 +52,20 @@ impl Case {
         self
     }
 
-    fn deleted(mut self) -> Self {
-        let at = Timestamp::from_second(NOW).unwrap();
+    fn deleted(self) -> Self {
+        self.deleted_before(0)
+    }
+
+    fn deleted_before(mut self, seconds: i64) -> Self {
+        let at = Timestamp::from_second(NOW - seconds).unwrap();
         self.claim.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+        self
+    }
+
+    /// As after a restart of the server: the node has not answered yet.
+    fn untold(mut self) -> Self {
+        (self.told, self.sandbox) = (false, None);
         self
     }
 
@@ -170,6 +182,7 @@ impl Case {
             sandbox: self.sandbox.as_ref(),
             contenders: &self.contenders,
             unsettled: self.unsettled,
+            told: self.told,
             template: self.template.as_ref(),
             now: Timestamp::from_second(NOW).unwrap(),
         }

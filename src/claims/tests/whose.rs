@@ -139,6 +139,16 @@ fn what_was_handed_over_and_never_listed_ends_with_its_claim() {
         .said();
     told.sandbox = None;
     told.deleted().then("unprotect");
+    // The same, but its node has not answered since the server started.
+    let bound = || {
+        let bound = Case::new().protected();
+        bound.with_sandbox(Phase::Running, None).said().untold()
+    };
+    bound().then("say False SandboxMissing Some(\"box\")");
+    bound().deleted().then("release sb_1 unseen");
+    let day = 24 * 3_600;
+    bound().deleted_before(day).then("release sb_1 unseen");
+    bound().deleted_before(day + 30).then("unprotect");
     // It is listed, and somebody else's.
     let others = deleted().with_sandbox(Phase::Running, Some("u-2"));
     others.made_for("n1", "sb_1").then("unprotect");
@@ -181,4 +191,34 @@ fn a_label_tells_whose_a_sandbox_is_after_a_restart() {
         .said()
         .forgotten(&[]);
     conflict.then("rest None");
+}
+
+#[test]
+fn an_ended_claim_whose_sandbox_is_gone_asks_no_node_when_it_is_deleted() {
+    let mut ended = Case::new().protected();
+    ended = ended.with_sandbox(Phase::Running, None).said();
+    ended = ended.ending("Retain", 0).then("release sb_1");
+    // The node may have it yet, which has not answered since the server started.
+    let known = ended.sandbox.clone();
+    ended = ended.untold().then("say False ClaimExpired Some(\"box\")");
+    (ended.told, ended.sandbox) = (true, known);
+    ended = ended.then("release sb_1");
+    ended.sandbox = None;
+    ended = ended.then("say False ClaimExpired None").said();
+    ended.told = false;
+    ended = ended.then("rest None").deleted().then("unprotect");
+    // Another one of its name, of which nobody knows whose it is.
+    ended = ended.beside("n2", "sb_2", None).named("sb_2");
+    ended.then("unprotect");
+}
+
+#[test]
+fn a_claim_knows_its_sandbox_whatever_its_labels_say() {
+    let mut claim = Case::new().protected();
+    let labels = [(CLAIM_UID.to_owned(), "copied".to_owned())];
+    claim.claim.metadata.labels = Some(labels.into());
+    let Step::Claim(order) = claim.facts().step() else {
+        panic!("it waits for a sandbox");
+    };
+    assert_eq!(order.user.labels[CLAIM_UID], "u-1");
 }

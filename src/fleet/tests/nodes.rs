@@ -162,7 +162,14 @@ fn placement_spreads_a_burst_and_stops_when_nothing_is_warm() {
     bench.fleet.give_back(&pool, &"n2".into());
     assert_eq!(bench.fleet.place(&pool, &[]).unwrap().node, "n2".into());
     assert!(bench.fleet.place(&pool, &[]).is_none());
-    assert_eq!(bench.fleet.keepers(&pool, 2).len(), 2);
+    let keepers = |tried: &[NodeName]| bench.fleet.keepers(&pool, tried, 2);
+    assert_eq!(keepers(&[]).len(), 2);
+    assert_eq!(keepers(&["n1".into(), "n3".into()]), ["n2".into()]);
+    // Not the same ones again and again.
+    let mut drawn: Vec<_> = (0..100).flat_map(|_| keepers(&[])).collect();
+    drawn.sort();
+    drawn.dedup();
+    assert_eq!(drawn.len(), 3);
     assert!(bench.fleet.knows_template("t") && !bench.fleet.knows_template("u"));
 }
 
@@ -224,4 +231,56 @@ fn a_cordoned_node_gets_nothing_until_both_reasons_are_gone() {
     assert!(bench.fleet.place(&pool, &[]).is_none());
     bench.fleet.set_cordoned(&node, false);
     assert!(bench.fleet.place(&pool, &[]).is_some());
+}
+
+#[test]
+fn what_a_lost_node_must_have_reaped_gives_its_name_free() {
+    let mut bench = Bench::new();
+    let row = Row {
+        deadline: Some(UnixTime::from_secs(START + 200)),
+        ..mk_row("sb_1", "a")
+    };
+    let kept = Row {
+        deadline: Some(UnixTime::from_secs(START + 100_000)),
+        ..mk_row("sb_2", "b")
+    };
+    let rows = [row, kept];
+    bench.publish("n1", &rows);
+    bench.elapsed = 200 + 3_599;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_1@n1 Expired; default/b=sb_2@n1 lost");
+    bench.elapsed += 1;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/b=sb_2@n1 lost");
+    // Somebody else renewed the lease there.
+    bench.read(
+        "n1",
+        &rows.map(|row| Row {
+            deadline: None,
+            ..row
+        }),
+    );
+    bench.lists("default/a=sb_1@n1; default/b=sb_2@n1");
+}
+
+#[test]
+fn a_node_that_was_never_heard_may_have_a_clock_that_is_behind() {
+    let mut bench = Bench::new();
+    let row = Row {
+        deadline: Some(UnixTime::from_secs(START + 200)),
+        ..mk_row("sb_1", "a")
+    };
+    let report = mk_report(&[row]);
+    let lain = |bench: &Bench| {
+        bench
+            .fleet
+            .publish(&"n1".into(), &report, false, false, bench.now())
+    };
+    lain(&bench);
+    bench.elapsed = 200 + 3_600 + 86_399;
+    bench.fleet.tick(bench.now());
+    bench.lists("default/a=sb_1@n1 Expired");
+    bench.elapsed += 1;
+    bench.fleet.tick(bench.now());
+    bench.lists("");
 }

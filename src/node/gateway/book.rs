@@ -3,7 +3,7 @@
 //! The book is in memory. What it loses the daemon still tells: see the head of the room.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
 
@@ -38,6 +38,12 @@ const ANSWERED_WITHIN: Duration = Duration::from_millis(2);
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
 /// How long the VM of a claim that is given back is kept for kube-apiserver to note that its object goes.
 const NOTED_WITHIN: Duration = Duration::from_secs(2);
+/// How long it is known that a VM was given back, at least: a daemon that has just begun may deny one that it finds later.
+const GONE_FOR: Duration = Duration::from_secs(120);
+/// Whoever lists a VM so long after its end did not look before.
+const LOOKED_WITHIN: Duration = Duration::from_secs(10);
+/// Recorded claims that are known beyond the life of their VMs, so that they can be given back.
+const MAX_LEFT: usize = 4_096;
 /// How long the loop sleeps when nothing is due.
 const IDLE: Duration = Duration::from_secs(3_600);
 
@@ -79,7 +85,16 @@ pub(super) struct Book {
 struct Pages {
     owed: HashMap<ClaimId, Entry>,
     /// What needs nothing more, as long as the daemon lists it.
-    settled: HashSet<ClaimId>,
+    settled: HashMap<ClaimId, Settled>,
+    /// What was recorded, and the daemon does not list any more.
+    left: HashMap<ClaimId, Owed>,
+    /// Its claims, the oldest first.
+    left_order: VecDeque<ClaimId>,
+}
+
+enum Settled {
+    Recorded(Owed),
+    Gone { owed: Owed, since: Instant },
 }
 
 struct Entry {
@@ -125,6 +140,7 @@ impl Book {
         };
         let mut pages = self.pages.lock();
         pages.settled.remove(&id);
+        pages.left.remove(&id);
         let entry = pages.owed.entry(id).or_insert_with(|| Entry {
             owed,
             want,
@@ -146,26 +162,35 @@ impl Book {
         outcome_rx
     }
 
-    /// What is owed for a claim.
+    /// What is or was owed for a claim that may be given back.
     pub(super) fn owed(&self, claim: &ClaimId) -> Option<Owed> {
         let pages = self.pages.lock();
-        Some(pages.owed.get(claim)?.owed.clone())
+        let owed = match (pages.owed.get(claim), pages.settled.get(claim)) {
+            (Some(entry), _) => &entry.owed,
+            (None, Some(Settled::Recorded(owed))) => owed,
+            (None, Some(Settled::Gone { .. })) => return None,
+            (None, None) => pages.left.get(claim)?,
+        };
+        Some(owed.clone())
     }
 
-    /// Of what the daemon lists, what is neither owed nor settled, as long as less than `most` waits for its first attempt; what it
-    /// does not list any more needs no memory.
+    /// Of what the daemon lists, what is neither owed nor settled, as long as less than `most` waits for its first attempt. What was
+    /// given back and is listed again is owed again.
     pub(super) fn unknown(&self, mut listed: Vec<Owed>, most: usize) -> Vec<Owed> {
         let mut pages = self.pages.lock();
-        let ids: HashSet<&ClaimId> = listed.iter().map(|owed| &owed.delivery.claim).collect();
-        pages.settled.retain(|id| ids.contains(id));
+        let returned = pages.turn(&listed);
         let untried = pages.owed.values().filter(|entry| entry.failures == 0);
         let room = most.saturating_sub(untried.count());
         let room = room.min(MAX_ORPHANS.saturating_sub(pages.owed.len()));
         listed.retain(|owed| {
             let id = &owed.delivery.claim;
-            !pages.owed.contains_key(id) && !pages.settled.contains(id)
+            !pages.owed.contains_key(id) && !pages.settled.contains_key(id)
         });
         listed.truncate(room);
+        drop(pages);
+        for owed in returned {
+            self.owe(owed, Want::Gone);
+        }
         listed
     }
 
@@ -220,9 +245,15 @@ impl Book {
             // Who has left needs no word.
             let _ = waiting.send(outcome);
         }
-        if outcome == Outcome::Settled {
-            pages.owed.remove(claim);
-            pages.settled.insert(claim.clone());
+        if outcome == Outcome::Settled
+            && let Some(Entry { owed, want, .. }) = pages.owed.remove(claim)
+        {
+            let since = Instant::now();
+            let settled = match want {
+                Want::Recorded => Settled::Recorded(owed),
+                Want::Gone => Settled::Gone { owed, since },
+            };
+            pages.settled.insert(claim.clone(), settled);
         }
         self.metrics.owed(pages.owed.len());
     }
@@ -232,6 +263,43 @@ impl Book {
         let mut pages = self.pages.lock();
         for entry in pages.owed.values_mut() {
             entry.due = Instant::now();
+        }
+    }
+}
+
+impl Pages {
+    /// Turns to what the daemon lists now, and gives what of it was given back.
+    fn turn(&mut self, listed: &[Owed]) -> Vec<Owed> {
+        let ids: HashSet<&ClaimId> = listed.iter().map(|owed| &owed.delivery.claim).collect();
+        let (mut left, mut returned) = (Vec::new(), Vec::new());
+        self.settled.retain(|id, settled| match settled {
+            Settled::Recorded(_) if ids.contains(id) => true,
+            Settled::Recorded(owed) => {
+                left.push(owed.clone());
+                false
+            }
+            Settled::Gone { owed, since } if ids.contains(id) => {
+                let is_back = since.elapsed() >= LOOKED_WITHIN;
+                returned.extend(is_back.then(|| owed.clone()));
+                true
+            }
+            Settled::Gone { since, .. } => since.elapsed() < GONE_FOR,
+        });
+        for owed in left {
+            self.leave(owed);
+        }
+        returned
+    }
+
+    fn leave(&mut self, owed: Owed) {
+        let claim = owed.delivery.claim.clone();
+        if self.left.insert(claim.clone(), owed).is_none() {
+            self.left_order.push_back(claim);
+        }
+        while self.left_order.len() > MAX_LEFT {
+            if let Some(oldest) = self.left_order.pop_front() {
+                self.left.remove(&oldest);
+            }
         }
     }
 }
@@ -457,8 +525,44 @@ mod tests {
         due(&book);
         book.tried(&"sb_2".into(), Outcome::Failed);
         assert_eq!(unknown(1), ["sb_3"], "what failed takes nobody's place");
-        // Ids are never used twice, so what is not listed any more is forgotten.
+        // A daemon that finds it again may have what was recorded, or not.
         assert_eq!(book.unknown(Vec::new(), 8), []);
         assert_eq!(unknown(8), ["sb_1", "sb_3", "sb_4"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_given_back_and_is_listed_again_goes_again() {
+        let (book, sb_1) = (mk_book(), ClaimId::from("sb_1"));
+        book.owe(mk_owed("sb_1"), Want::Gone);
+        due(&book);
+        book.tried(&sb_1, Outcome::Settled);
+        let listed = || vec![mk_owed("sb_1")];
+        assert_eq!(book.unknown(listed(), 8), [], "by a look from before");
+        book.unknown(Vec::new(), 8);
+        tokio::time::advance(LOOKED_WITHIN).await;
+        assert_eq!((book.unknown(listed(), 8), book.len()), (Vec::new(), 1));
+        assert_eq!(due(&book), Some(("sb_1".to_owned(), Want::Gone)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_recorded_claim_can_be_given_back_when_its_vm_is_gone() {
+        let (book, sb_1) = (mk_book(), ClaimId::from("sb_1"));
+        book.owe(mk_owed("sb_1"), Want::Recorded);
+        due(&book);
+        book.tried(&sb_1, Outcome::Settled);
+        book.unknown(Vec::new(), 8);
+        assert_eq!(book.owed(&sb_1), Some(mk_owed("sb_1")));
+        book.owe(mk_owed("sb_1"), Want::Gone);
+        due(&book);
+        book.tried(&sb_1, Outcome::Settled);
+        assert_eq!(book.owed(&sb_1), None);
+        for n in 0..=MAX_LEFT {
+            let claim = format!("sb_n{n}");
+            book.owe(mk_owed(&claim), Want::Recorded);
+            due(&book);
+            book.tried(&claim.as_str().into(), Outcome::Settled);
+        }
+        book.unknown(Vec::new(), 8);
+        assert_eq!(book.pages.lock().left.len(), MAX_LEFT);
     }
 }
