@@ -16,7 +16,7 @@ use crate::{
     api::{ClaimId, NodeName},
     fleet::{Now, REAP_GRACE},
     meta::UnixTime,
-    sandboxd,
+    sandboxd::{self, Ended},
 };
 
 /// Time between two looks at what is owed, and the bounds of the pause between two tries of one release that its node refuses.
@@ -228,9 +228,9 @@ impl Gateway {
             fleet.set_deleted(&node, &claim, Now::read());
         }
         let answer = match (standing, address) {
-            (Standing::Over, _) => Ok(()),
+            (Standing::Over, _) => Ok(Ended::Released),
             // The node's publication is gone, and every sandbox of it with it.
-            (Standing::Known, None) if !in_index => Ok(()),
+            (Standing::Known, None) if !in_index => Ok(Ended::Released),
             (_, None) => return None,
             (_, Some(address)) => {
                 let answer = self.daemon(&address).release(&claim).await;
@@ -241,9 +241,12 @@ impl Gateway {
             }
         };
         match answer {
-            Ok(()) => {
+            Ok(ended) => {
                 fleet.released(&node, &claim, Now::read());
                 self.settle_debt(&node, &claim);
+                if ended == Ended::Absent {
+                    self.release_again(node, claim);
+                }
                 None
             }
             Err(error) => {

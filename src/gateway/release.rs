@@ -1,15 +1,24 @@
 //! Releases of sandboxes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{Error, Gateway, Result, route::key_of};
 use crate::{
     api::{ClaimId, Delivery, NodeName, SandboxKey},
     fleet::{Now, Sandbox, key_of_claim_ref},
     meta::UnixTime,
-    sandboxd,
+    sandboxd::{self, Ended},
     store::Stored,
 };
+
+/// Pauses before a node is asked again for what it denied.
+const AGAIN: [Duration; 3] = [
+    Duration::from_secs(5),
+    Duration::from_secs(25),
+    Duration::from_secs(60),
+];
+/// Sandboxes that nodes are asked again for at once.
+pub(super) const DENIALS: usize = 1_024;
 
 /// What became of a release.
 #[derive(Debug)]
@@ -78,8 +87,11 @@ impl Gateway {
             Ok(address) => Some(self.daemon(&address).release(&sandbox.claim).await),
         };
         match answer {
-            Some(Ok(())) => {
+            Some(Ok(ended)) => {
                 self.inner.metrics.called("release", true);
+                if ended == Ended::Absent {
+                    self.release_again(sandbox.node.clone(), sandbox.claim.clone());
+                }
                 return Ok(self.forget(&record));
             }
             Some(Err(error @ (sandboxd::Error::NoToken { .. } | sandboxd::Error::Fenced))) => {
@@ -119,6 +131,28 @@ impl Gateway {
             Some(marked) => Released::Pending(marked),
             None => Released::Gone(record),
         }
+    }
+
+    /// Releases once more, some time later, what its node did not know when it was to release it: a daemon that had just begun may
+    /// have found it since, and nobody lists it any more. Not for too many at once.
+    pub(super) fn release_again(&self, node: NodeName, claim: ClaimId) {
+        let Ok(place) = self.inner.denials.clone().try_acquire_owned() else {
+            return;
+        };
+        let gateway = self.clone();
+        self.spawn_until_shutdown(async move {
+            let _place = place;
+            for pause in AGAIN {
+                tokio::time::sleep(pause).await;
+                let Some(address) = gateway.inner.fleet.address(&node) else {
+                    return;
+                };
+                if let Ok(Ended::Released) = gateway.daemon(&address).release(&claim).await {
+                    tracing::info!(%node, %claim, "released what its node had denied");
+                    return;
+                }
+            }
+        });
     }
 
     /// Releases a grant that is not listed, in the background.

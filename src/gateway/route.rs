@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     Error, GatewayMetrics, Result, fork::ForksUnderWay, joint::Joint, long::LongCalls, owed::Owed,
-    renew::Renewals,
+    release::DENIALS, renew::Renewals,
 };
 use crate::{
     api::{NodeAddress, NodeName, PoolKey, SandboxKey},
@@ -79,6 +79,8 @@ pub(super) struct Inner {
     pub(super) renewals: Renewals,
     /// Claims whose outcome nodes may leave open for long.
     pub(super) lost_attempts: Semaphore,
+    /// What nodes denied when it was to be released.
+    pub(super) denials: Arc<Semaphore>,
     pub(super) inventory: Inventory,
 }
 
@@ -119,6 +121,7 @@ impl Gateway {
             owed: Owed::default(),
             renewals: Renewals::default(),
             lost_attempts: Semaphore::new(LOST_ATTEMPTS),
+            denials: Arc::new(Semaphore::new(DENIALS)),
             inventory,
         });
         let gateway = Self { inner };

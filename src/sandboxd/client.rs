@@ -170,6 +170,15 @@ impl Client {
     }
 }
 
+/// How it comes that a sandbox is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// This call destroyed it.
+    Released,
+    /// The daemon does not know it. One that has just begun may find it later.
+    Absent,
+}
+
 impl Node<'_> {
     /// Takes a sandbox. Never repeated: without an answer the sandbox may exist until its lease ends, and
     /// [`Node::sandboxes_of`] finds it by its `claim_ref`.
@@ -197,11 +206,12 @@ impl Node<'_> {
     /// as well, so that counts only when the daemon, asked with the same token, does not list the sandbox either.
     ///
     /// Source: `POST /v1/sandboxes/{id}/release`.
-    pub async fn release(&self, id: &ClaimId) -> Result<()> {
+    pub async fn release(&self, id: &ClaimId) -> Result<Ended> {
         let released = self.done(Method::POST, &sandbox_path(id, "/release")).await;
         match released {
-            Err(Error::NotFound { .. }) if self.is_absent(id).await? => Ok(()),
-            released => released,
+            Ok(()) => Ok(Ended::Released),
+            Err(Error::NotFound { .. }) if self.is_absent(id).await? => Ok(Ended::Absent),
+            Err(error) => Err(error),
         }
     }
 

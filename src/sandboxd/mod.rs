@@ -31,7 +31,7 @@ mod hostile;
 #[cfg(test)]
 mod hostile_guest_tests;
 
-pub use client::{Client, ClientOptions, Node};
+pub use client::{Client, ClientOptions, Ended, Node};
 pub use clock::{ClockOffset, NodeTime};
 pub use connections::dial;
 pub use error::{Error, Result};

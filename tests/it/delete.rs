@@ -254,6 +254,28 @@ async fn what_a_node_does_not_find_any_more_is_released_all_the_same() {
 }
 
 #[tokio::test]
+async fn what_a_starting_daemon_denies_is_released_when_it_has_found_it() {
+    let cluster = Cluster::start(mk_node(4)).await;
+    cluster.create("a").await;
+    let node = &cluster.nodes.nodes()[0];
+    let denied = Fault {
+        times: Some(2),
+        path: "/v1/sandboxes/*".to_owned(),
+        ..Fault::always(FaultKind::Status {
+            status: 404,
+            text: "sandbox not found".to_owned(),
+        })
+    };
+    assert!(node.inject(denied).await);
+    let deleted = cluster.client.delete(item("a"), Value::Null).await;
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    assert_eq!(node.claimed(), 1, "it has found it");
+    cluster.publish().await;
+    until("it is released", || node.claimed() == 0).await;
+    cluster.client.get(item("a")).await.refusal(404, "NotFound");
+}
+
+#[tokio::test]
 async fn an_unreachable_node_leaves_the_object_pending() {
     let cluster = Cluster::start(mk_node(4)).await;
     cluster.create("a").await;

@@ -49,6 +49,29 @@ async fn pause_and_resume_may_be_repeated_and_need_no_body() {
 }
 
 #[tokio::test]
+async fn on_a_node_that_is_to_be_emptied_nothing_starts() {
+    let cluster = mk_cluster().await;
+    let node = cluster.nodes.nodes()[0].name().clone();
+    assert_eq!(post(&cluster.client, "pause", "").await.code(), 200);
+    cluster.fleet.set_cordoned(&node, true);
+    let writes = cluster.writes_at_nodes();
+    for action in ["resume", "fork"] {
+        let refused = post(&cluster.client, action, "").await;
+        let status = refused.refusal(409, "Conflict");
+        assert!(
+            status["message"].as_str().unwrap().contains("cordoned"),
+            "{status}"
+        );
+    }
+    let running = json!({"spec": {"operatingMode": "Running"}});
+    let refused = cluster.client.merge(item("a"), &running).await;
+    refused.refusal(409, "Conflict");
+    assert_eq!(cluster.writes_at_nodes(), writes);
+    cluster.fleet.set_cordoned(&node, false);
+    assert_eq!(post(&cluster.client, "resume", "").await.code(), 200);
+}
+
+#[tokio::test]
 async fn a_pause_that_takes_long_goes_on_and_is_shown_when_it_is_done() {
     let waits = GatewayOptions {
         patience: Duration::from_millis(50),

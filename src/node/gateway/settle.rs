@@ -69,7 +69,7 @@ impl Gateway {
     /// Releases a VM; whether it is known to be gone.
     pub(super) async fn is_released(&self, claim: &ClaimId) -> bool {
         match self.daemon().release(claim).await {
-            Ok(()) => true,
+            Ok(_) => true,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(%claim, error, "a claim is not released, which is tried again");
