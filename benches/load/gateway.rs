@@ -23,12 +23,12 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 const API: &str = "extensions.agents.x-k8s.io/v1beta1";
 
-/// Claims in a row. Their records come 2 ms after each, so that they are not what is measured.
+/// Claims in a row. Their records come 5 ms after each, so that they are not what is measured.
 const IN_A_ROW: usize = 5;
 /// The node keeps 40 VMs warm, and has another one 200 ms after a claim.
 const REFILLED: Duration = Duration::from_millis(250);
 
-/// Some claims in a row here, then as many there; then one at a time that a watcher waits for. All are recorded before the next ones,
+/// Some claims in a row here, then as many that the gateway refuses by itself, then as many there; then one at a time that a watcher waits for. All are recorded before the next ones,
 /// so that the numbers are those of a gateway that does nothing else.
 ///
 /// The gateway tells the server of a claim by the agent's feed. A watcher's time runs from the request to the gateway, so that it
@@ -67,7 +67,7 @@ pub(crate) async fn measure(
         }
         anyhow::Ok(())
     };
-    let [mut served, mut direct, mut told] = [(); 3].map(|()| Latencies::default());
+    let [mut served, mut refused, mut direct, mut told] = [(); 4].map(|()| Latencies::default());
     // The first round pays for the reviews and for the pool.
     for round in 0..=n_rounds {
         let names: Vec<_> = (0..IN_A_ROW)
@@ -82,6 +82,16 @@ pub(crate) async fn measure(
         }
         for name in &names {
             is_recorded(name).await?;
+        }
+        for name in &names {
+            // As a claim is, but for the daemon: who asks is known, may do so, and the name is taken.
+            let begun = Instant::now();
+            let (status, answer) = caller.claim(CLAIMS_NAMESPACE, name).await;
+            let latency = begun.elapsed();
+            ensure!(status == 409, "{status}: {answer}");
+            if round > 0 {
+                refused.add(latency);
+            }
         }
         for _ in 0..IN_A_ROW {
             let claimed = daemon.claim().await?;
@@ -108,6 +118,12 @@ pub(crate) async fn measure(
         &served,
         NO_GOALS,
         Some(&direct),
+    );
+    report.latencies(
+        "refused claim at the node's gateway",
+        &refused,
+        NO_GOALS,
+        None,
     );
     let beside = served.percentile(50).saturating_sub(direct.percentile(50));
     report

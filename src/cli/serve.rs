@@ -24,7 +24,7 @@ use crate::{
     inventory::Source,
     ledger::Ledger,
     sandboxd::{Client, ClientOptions, TokenSource},
-    sequencer::{LeaseOptions, Sequencer, own_namespace},
+    sequencer::{LeaseOptions, Sequencer, Tenure, own_namespace},
     serving::ServingMetrics,
     store::Limits,
     telemetry::{Metrics, Tasks, shutdown_on_signal},
@@ -185,6 +185,7 @@ pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         quotas,
         reader,
         writer,
+        tenure: tenure.clone(),
         lost: tenure.lost().clone(),
     };
     controllers.start(&args, &process, &mut tasks);
@@ -219,6 +220,7 @@ struct Controllers {
     quotas: Quotas,
     reader: kube::Client,
     writer: kube::Client,
+    tenure: Tenure,
     /// Cancelled when the Lease is lost.
     lost: CancellationToken,
 }
@@ -259,6 +261,7 @@ impl Controllers {
                 self.reader,
                 self.writer,
                 options,
+                self.tenure,
                 warmpool::WarmPoolMetrics::register(&process.metrics),
             );
             let run = driver.run(process.readiness.clone(), ends);

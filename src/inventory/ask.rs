@@ -17,12 +17,18 @@ use crate::{
 
 impl Follower {
     pub(super) fn want_read(&mut self, node: &NodeName, undated: Option<Report>) {
+        self.reads.hold(node, undated);
+        self.want_read_again(node);
+    }
+
+    /// The same, for what no publication said.
+    pub(super) fn want_read_again(&mut self, node: &NodeName) {
         if let Startup::Starting { unread, asked, .. } = &mut self.startup
             && asked.insert(node.clone())
         {
             unread.insert(node.clone());
         }
-        self.reads.want(node, undated);
+        self.reads.want_again(node);
     }
 
     pub(super) fn begin_reads(&mut self) {

@@ -60,10 +60,15 @@ impl Reads {
 
     /// Queues a node. Rows given earlier and still waiting are replaced: the later publication has them too, or has no more.
     pub(super) fn want(&mut self, node: &NodeName, undated: Option<Report>) {
+        self.hold(node, undated);
+        self.want_again(node);
+    }
+
+    /// Keeps rows for the node's next read, if there is one, in place of those that were given earlier.
+    pub(super) fn hold(&mut self, node: &NodeName, undated: Option<Report>) {
         let slot = self.slots.entry(node.clone()).or_default();
         self.n_held_rows += n_rows(&undated);
         self.n_held_rows -= n_rows(&std::mem::replace(&mut slot.undated, undated));
-        self.want_again(node);
     }
 
     /// Queues a node for what no publication said. Rows that wait for its answer go on waiting.

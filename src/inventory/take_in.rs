@@ -134,7 +134,8 @@ impl Follower {
         let undated = (doubt.unlisted > 0).then(|| undated_of(report));
         match fleet.address(node) {
             None => self.admit(node, undated.as_ref(), now),
-            Some(_) if self.feeds.is_awaited(node) => {}
+            // A snapshot will tell more, if it comes.
+            Some(_) if self.feeds.is_awaited(node) => self.reads.hold(node, undated),
             Some(_) if doubt.is_some() || !had_address => self.want_read(node, undated),
             Some(_) => {}
         }
@@ -182,7 +183,7 @@ impl Follower {
         // A first snapshot answers what a direct read would, and the start waits for either.
         if !self.feeds.is_awaited(node) {
             if was_awaited {
-                self.want_read(node, None);
+                self.want_read_again(node);
             }
         } else if let Startup::Starting { unread, .. } = &mut self.startup {
             unread.insert(node.clone());
@@ -199,10 +200,11 @@ impl Follower {
             News::Lost => {
                 // Nobody tells what becomes of it, until there is a feed again or its agent publishes.
                 self.reads.set_cut(node, true);
-                self.want_read(node, None);
+                self.want_read_again(node);
             }
             News::Live => {
                 self.reads.set_cut(node, false);
+                self.reads.hold(node, None);
                 if let Startup::Starting { unread, .. } = &mut self.startup {
                     unread.remove(node);
                 }

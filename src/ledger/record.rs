@@ -6,9 +6,9 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Error, Result};
@@ -25,7 +25,8 @@ const WITHIN: Duration = Duration::from_secs(5);
 
 /// The records of all nodes that have one.
 pub(super) async fn read_all(client: &Client) -> Result<Vec<(NodeName, BTreeSet<ClaimId>)>> {
-    let inventories: Api<NodeInventory> = Api::all(client.clone());
+    let resource = ApiResource::erase::<NodeInventory>(&());
+    let inventories: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let reads = recorded_nodes(&inventories).await?.into_iter();
     let reads = reads.map(|node| read(&inventories, node));
     let records = futures::stream::iter(reads).buffer_unordered(AT_ONCE);
@@ -77,7 +78,7 @@ async fn is_gone(inventories: &Api<NodeInventory>, node: &NodeName) -> Result<bo
     Ok(matches!(found, Ok(None)))
 }
 
-async fn recorded_nodes(inventories: &Api<NodeInventory>) -> Result<Vec<NodeName>> {
+async fn recorded_nodes(inventories: &Api<DynamicObject>) -> Result<Vec<NodeName>> {
     let mut params = ListParams::default().limit(PAGE);
     let mut recorded = Vec::new();
     loop {
@@ -102,15 +103,16 @@ fn has_record(metadata: &ObjectMeta) -> bool {
 }
 
 async fn read(
-    inventories: &Api<NodeInventory>,
+    inventories: &Api<DynamicObject>,
     node: NodeName,
 ) -> Result<(NodeName, BTreeSet<ClaimId>)> {
     match timeout(WITHIN, inventories.get_opt(node.as_str())).await? {
         Ok(found) => {
-            let releases = found
-                .map(|inventory| inventory.releases)
-                .unwrap_or_default();
-            Ok((node, releases.into_iter().map(ClaimId::from).collect()))
+            // Read as far as it can be: the rest of the object is somebody else's, who may have written anything.
+            let releases = found.as_ref().map(|inventory| &inventory.data["releases"]);
+            let releases = releases.and_then(Value::as_array).into_iter().flatten();
+            let claims = releases.filter_map(Value::as_str).map(ClaimId::from);
+            Ok((node, claims.collect()))
         }
         Err(source) => Err(Error::Unread { node, source }),
     }

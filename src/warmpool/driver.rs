@@ -39,6 +39,7 @@ use crate::{
     controller::{self, CallError, within},
     fleet::Fleet,
     sandboxd,
+    sequencer::Tenure,
     telemetry::Readiness,
 };
 
@@ -69,6 +70,7 @@ pub struct Driver {
     reader: Client,
     writer: Client,
     options: DriverOptions,
+    tenure: Tenure,
     metrics: WarmPoolMetrics,
 }
 
@@ -87,6 +89,7 @@ enum Ended {
 /// The driver at work.
 struct Work {
     writer: Client,
+    tenure: Tenure,
     recorder: Recorder,
     record: Record,
     pools: Store<SandboxWarmPool>,
@@ -110,13 +113,15 @@ struct Want {
 }
 
 impl Driver {
-    /// Does nothing yet; [`Driver::run`] does. `reader` watches, `writer` must send every request once.
+    /// Does nothing yet; [`Driver::run`] does. `reader` watches, `writer` must send every request once. Nothing is written while
+    /// `tenure` does not hold, as in a process that was stopped for a while.
     pub fn new(
         fleet: Arc<Fleet>,
         daemons: sandboxd::Client,
         reader: Client,
         writer: Client,
         options: DriverOptions,
+        tenure: Tenure,
         metrics: WarmPoolMetrics,
     ) -> Self {
         Self {
@@ -125,6 +130,7 @@ impl Driver {
             reader,
             writer,
             options,
+            tenure,
             metrics,
         }
     }
@@ -158,6 +164,7 @@ impl Driver {
         let work = Work {
             recorder: Recorder::new(self.writer.clone(), reporter),
             writer: self.writer,
+            tenure: self.tenure,
             record,
             pools,
             templates,
@@ -238,7 +245,7 @@ impl Work {
                 Some(ended) = self.writes.next(), if !self.writes.is_empty() => self.ended(ended),
                 _ = rounds.tick() => is_round = true,
             }
-            if is_complete {
+            if is_complete && self.tenure.holds() {
                 self.advance();
                 if is_round {
                     self.tell();

@@ -33,7 +33,7 @@ const MAX_ORPHANS: usize = MAX_OWED / 2;
 const AT_ONCE: usize = 8;
 const ENDS_AT_ONCE: usize = 16;
 /// How long a record waits, so that the caller has the answer first and waits for no core that the record takes.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(2);
+const ANSWERED_WITHIN: Duration = Duration::from_millis(5);
 /// How long one attempt may take.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
 /// How long the VM of a claim that is given back is kept for kube-apiserver to note that its object goes.
