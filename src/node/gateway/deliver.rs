@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::{
     CLAIM_WITHIN, Gateway,
     answer::{Granted, Refusal},
+    attended::Attended,
     book::{Owed, Want},
     request::Order,
 };
@@ -51,10 +52,14 @@ impl Gateway {
             Unreserved::NotRead => Refusal::fallback("the node's daemon does not answer"),
             Unreserved::NothingWarm => Refusal::fallback("the node has nothing warm of the pool"),
         })?;
-        let (answer_tx, answer_rx) = oneshot::channel();
+        let (answer_tx, mut answer_rx) = oneshot::channel();
         let delivery = self.clone().deliver(order, reservation, answer_tx);
-        self.0.tasks.spawn(delivery);
-        let answer = answer_rx.await;
+        let delivery = Attended::new(&self.0.tasks, delivery);
+        let answer = tokio::select! {
+            biased;
+            () = delivery => answer_rx.await,
+            answer = &mut answer_rx => answer,
+        };
         self.0.metrics.claim_seconds(begun.elapsed());
         answer.unwrap_or_else(|_| Err(Refusal::fallback("the agent is ending")))
     }

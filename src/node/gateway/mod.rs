@@ -32,6 +32,7 @@
 
 mod access;
 mod answer;
+mod attended;
 mod book;
 mod deliver;
 mod metrics;
