@@ -1,7 +1,5 @@
 //! The user's part of a sandbox, kept by the agent on its node so that it survives this server.
 
-use std::sync::Arc;
-
 use super::Gateway;
 use crate::{
     api::{ClaimId, NodeName},
@@ -21,39 +19,19 @@ pub enum Kept {
     Remnant,
 }
 
-/// How often it is looked again whether something newer is to be kept.
-const MAX_LOOKS: usize = 16;
-
 impl Gateway {
     /// Has the node's agent keep what the index says of the sandbox's user, and says how that went.
-    ///
-    /// Two writes may overtake each other on the way to the agent. Each looks again afterwards whether the index still says
-    /// what it sent, so that the last one to finish leaves the agent with the newest.
     pub async fn keep_user(&self, node: &NodeName, claim: &ClaimId) -> Kept {
-        let record = || self.inner.fleet.by_claim(node, claim);
-        let newest = || record().and_then(|record| record.value.user.clone());
-        if record().is_some_and(|record| record.value.gone) {
+        let record = self.inner.fleet.by_claim(node, claim);
+        if record.is_some_and(|record| record.value.gone) {
             return Kept::Remnant;
         }
-        let Some(mut user) = newest() else {
-            return Kept::Durably;
-        };
-        let mut looks = 0..MAX_LOOKS;
-        loop {
-            let kept = match self.inner.inventory.keep_user(node, claim, &user).await {
-                Ok(()) => Kept::Durably,
-                Err(NotKept::NoAgent) => return Kept::InMemory,
-                Err(error) => {
-                    tracing::warn!(%node, %claim, error = &error as &dyn std::error::Error, "a node's agent did not keep what a user sent");
-                    Kept::Unconfirmed
-                }
-            };
-            match newest() {
-                // Also behind one that was not confirmed: it may be stored yet, over what came after it.
-                Some(newer) if !Arc::ptr_eq(&newer, &user) && looks.next().is_some() => {
-                    user = newer;
-                }
-                _ => return kept,
+        match self.inner.inventory.keep_newest(node, claim).await {
+            Ok(()) => Kept::Durably,
+            Err(NotKept::NoAgent) => Kept::InMemory,
+            Err(error) => {
+                tracing::warn!(%node, %claim, error = &error as &dyn std::error::Error, "a node's agent did not keep what a user sent");
+                Kept::Unconfirmed
             }
         }
     }

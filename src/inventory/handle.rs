@@ -59,6 +59,15 @@ impl Inventory {
         self.daemons.feeds.keep_user(node, claim, user).await
     }
 
+    /// The same for what the index says of the sandbox's user, if it says anything, until that is what the node has.
+    ///
+    /// # Errors
+    /// As [`Inventory::keep_user`].
+    pub async fn keep_newest(&self, node: &NodeName, claim: &ClaimId) -> Result<(), NotKept> {
+        let daemons = &self.daemons;
+        daemons.feeds.keep_newest(&daemons.fleet, node, claim).await
+    }
+
     /// Forgets a released sandbox's user part on its node; left undone, the agent does so some minutes later.
     ///
     /// # Errors

@@ -62,34 +62,49 @@ impl LiveFeeds {
         stored.map_err(NotKept::Failed)
     }
 
-    /// Stores on the node what the index says of these of its sandboxes, one after the other.
+    /// Stores on the node what the index says of a sandbox's user, if it says anything.
     ///
-    /// Somebody else may store something newer meanwhile: as that does, this looks again whether the index says what it sent.
-    pub(super) async fn keep_missed(&self, fleet: &Fleet, node: &NodeName, claims: &[ClaimId]) {
-        let newest = |claim| {
-            let record = fleet.by_claim(node, claim).filter(|it| !it.value.gone);
+    /// Two writes may overtake each other on the way to the agent. Each looks again afterwards whether the index still says what it
+    /// sent, so that the last one to finish leaves the agent with the newest.
+    pub(super) async fn keep_newest(
+        &self,
+        fleet: &Fleet,
+        node: &NodeName,
+        claim: &ClaimId,
+    ) -> Result<(), NotKept> {
+        let newest = || {
+            let record = fleet.by_claim(node, claim);
             record.and_then(|record| record.value.user.clone())
         };
+        let Some(mut user) = newest() else {
+            return Ok(());
+        };
+        let mut looks = 0..MAX_LOOKS;
+        loop {
+            let kept = self.keep_user(node, claim, &user).await;
+            match newest() {
+                // Also behind one that was not confirmed: it may be stored yet, over what came after it.
+                Some(newer) if !Arc::ptr_eq(&newer, &user) && looks.next().is_some() => {
+                    user = newer;
+                }
+                _ => return kept,
+            }
+        }
+    }
+
+    /// Stores on the node what the index says of these of its sandboxes, one after the other.
+    pub(super) async fn keep_missed(&self, fleet: &Fleet, node: &NodeName, claims: &[ClaimId]) {
         let mut n_failures = 0;
         for claim in claims {
-            let mut sent: Option<Arc<UserPart>> = None;
-            for _ in 0..MAX_LOOKS {
-                let news = newest(claim).filter(|user| {
-                    let is_sent = |sent| Arc::ptr_eq(sent, user);
-                    !sent.as_ref().is_some_and(is_sent)
-                });
-                let Some(user) = news else { break };
-                match self.keep_user(node, claim, &user).await {
-                    Ok(()) => n_failures = 0,
-                    Err(error) => {
-                        n_failures += 1;
-                        tracing::warn!(%node, %claim, error = &error as &dyn std::error::Error, "a node's agent did not keep what it missed");
-                    }
+            match self.keep_newest(fleet, node, claim).await {
+                Ok(()) => n_failures = 0,
+                Err(error) => {
+                    n_failures += 1;
+                    tracing::warn!(%node, %claim, error = &error as &dyn std::error::Error, "a node's agent did not keep what it missed");
                 }
-                if n_failures >= MAX_FAILURES {
-                    return;
-                }
-                sent = Some(user);
+            }
+            if n_failures >= MAX_FAILURES {
+                return;
             }
         }
     }

@@ -19,7 +19,7 @@ use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::cluster::Cluster;
-use super::{PATIENCE, address, client, key, opened, quick, until};
+use super::{LIST, PATIENCE, address, client, key, opened, quick, until};
 use crate::gateway_client::GatewayClient;
 
 const CLAIM: &str = "/v1/claim";
@@ -372,6 +372,12 @@ async fn a_claim_whose_caller_left_or_whose_answer_was_lost_is_given_back() {
             .inject(Fault::once(FaultKind::AnswerLost, CLAIM))
             .await
     );
+    // It takes a while to find out: the daemon is asked, and its next look may come first.
+    let slow = Fault {
+        times: Some(2),
+        ..Fault::once(FaultKind::Late { millis: 500 }, LIST)
+    };
+    assert!(bench.daemon().inject(slow).await);
     let answer = bench.caller.claim("team", "lost").await;
     expect_status(&answer, 503, "ServiceUnavailable", &true.into());
     let early = bench.caller.claim("team", "lost").await;
