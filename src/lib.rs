@@ -27,7 +27,7 @@
 //! | `gateway` | claims and lifecycle calls routed to nodes, lost answers settled | `api` `meta` `store` `fleet` `snapshots` `admission` `sandboxd` `inventory` |
 //! | `controller` | what controllers share: watches, calls to kube-apiserver, conditions | |
 //! | `certificate` | the server's own CA and serving certificate: kept in a Secret, renewed, told to the APIServices | `serving` `sequencer` `controller` |
-//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` `controller` |
+//! | `warmpool` | controller from warm-pool objects to the daemons' pools | `api` `meta` `fleet` `sandboxd` `controller` `sequencer` |
 //! | `claims` | controller that binds SandboxClaim objects | `api` `meta` `store` `fleet` `admission` `gateway` `controller` |
 //! | `ledger` | releases that nodes owe, kept in their inventories over a restart | `api` `gateway` `sequencer` |
 //! | `apiserver` | the Kubernetes API machinery, generic over a resource | `meta` `store` `schema` `managed` `serving` `auth` `admission` |
