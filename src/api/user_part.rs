@@ -66,6 +66,28 @@ pub struct UserPart {
 }
 
 impl UserPart {
+    /// Takes over what somebody else said of the same sandbox before. What is said here goes first.
+    pub fn take_over(&mut self, before: &Self) {
+        for (key, value) in &before.labels {
+            let label = self.labels.entry(key.clone());
+            label.or_insert_with(|| value.clone());
+        }
+        for (key, value) in &before.annotations {
+            let annotation = self.annotations.entry(key.clone());
+            annotation.or_insert_with(|| value.clone());
+        }
+        let finalizers = before.finalizers.iter();
+        let others: Vec<_> = finalizers
+            .filter(|finalizer| !self.finalizers.contains(finalizer))
+            .cloned()
+            .collect();
+        self.finalizers.extend(others);
+        if self.managed_fields.is_empty() {
+            self.managed_fields.clone_from(&before.managed_fields);
+        }
+        self.generation = self.generation.max(before.generation);
+    }
+
     /// Takes out the labels, annotations and finalizers that are the server's own.
     pub fn drop_reserved(&mut self) {
         self.finalizers.retain(|finalizer| !is_reserved(finalizer));
@@ -135,6 +157,32 @@ mod json_text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_said_before_stays_beside_what_is_said_now() {
+        let labels = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(key, value)| ((*key).into(), (*value).into()));
+            pairs.collect()
+        };
+        let before = UserPart {
+            generation: 2,
+            labels: labels(&[("a", "before"), ("b", "before")]),
+            finalizers: vec!["x.io/one".into(), "x.io/two".into()],
+            ..UserPart::default()
+        };
+        let mut now = UserPart {
+            generation: 1,
+            labels: labels(&[("a", "now")]),
+            finalizers: vec!["x.io/two".into()],
+            ..UserPart::default()
+        };
+        now.take_over(&before);
+        assert_eq!(now.labels, labels(&[("a", "now"), ("b", "before")]));
+        assert_eq!(now.finalizers, ["x.io/two", "x.io/one"]);
+        assert_eq!(now.generation, 2);
+    }
 
     #[test]
     fn a_record_comes_back_as_it_went() {

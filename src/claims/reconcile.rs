@@ -121,7 +121,8 @@ impl Work<'_> {
         let unsettled = self.room.fleet.is_unsettled(&key);
         let delivered = self.claim.delivered();
         // First as well: what is listed afterwards is seen.
-        let told = delivered.is_none_or(|of| self.room.fleet.has_told(&of.node));
+        let fleet = &self.room.fleet;
+        let told = delivered.is_none_or(|of| fleet.has_told(&of.node) || !fleet.knows(&of.node));
         let record = self.room.fleet.store().get(&key.namespace, &key.name);
         let sandbox = record.map(|record| record.value.clone());
         let template = match &sandbox {
@@ -290,11 +291,8 @@ impl Work<'_> {
             return;
         };
         let mut user = adopted(&self.claim, view.template.as_deref().ok());
-        for (key, value) in sandbox.user.iter().flat_map(|known| &known.labels) {
-            // Somebody may have labelled it already.
-            user.labels
-                .entry(key.clone())
-                .or_insert_with(|| value.clone());
+        if let Some(known) = &sandbox.user {
+            user.take_over(known);
         }
         let user = Arc::new(user);
         if self.room.fleet.set_user_after(sandbox, user).is_ok() {

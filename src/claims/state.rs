@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     order::{CLAIM_UID, order},
-    status::{FINISHED, READY, bound, condition, delivery, ended, unbound},
+    status::{FINISHED, READY, bound, condition, delivery, released, unbound},
     validate::{Refusal, validate},
 };
 use crate::{
@@ -25,6 +25,9 @@ pub(super) const FINALIZER: &str = labels::RELEASE;
 
 /// Reason of Ready for a claim whose name is a sandbox's that is not its own.
 const CONFLICT: &str = "AdoptionConflict";
+
+/// Time between two looks whether a claim's node has told what it has, after a start of the server.
+const TOLD_WITHIN: Duration = Duration::from_secs(30);
 
 /// Bounds of the pause between two tries to get a sandbox; it grows with the time waited so far.
 pub(super) const FIRST_TRY: Duration = Duration::from_millis(250);
@@ -170,11 +173,11 @@ impl Facts<'_> {
                 None => {
                     let refusal = Refusal::new("ClaimExpired", "the claim's end has come");
                     self.say(match (self.was_bound(), self.told) {
-                        (true, true) => ended(self.claim, &refusal, self.now),
+                        (true, true) => released(self.claim, &refusal, false, self.now),
                         // It may be there yet.
                         (true, false) => unbound(self.claim, &refusal, true, self.now),
                         (false, _) if self.claim.is_released() => {
-                            ended(self.claim, &refusal, self.now)
+                            released(self.claim, &refusal, false, self.now)
                         }
                         (false, _) => unbound(self.claim, &refusal, false, self.now),
                     })
@@ -201,12 +204,16 @@ impl Facts<'_> {
                 self.chosen().map_or(Step::Rest(None), say)
             }
             State::Missing => {
-                let message = match self.told {
+                let is_gone = self.told || self.claim.is_released();
+                let message = match is_gone {
                     true => "the sandbox is gone",
                     false => "the sandbox's node has not answered since the server started",
                 };
                 let refusal = Refusal::new("SandboxMissing", message);
-                self.say(unbound(self.claim, &refusal, true, self.now))
+                self.say(match is_gone {
+                    true => released(self.claim, &refusal, true, self.now),
+                    false => unbound(self.claim, &refusal, true, self.now),
+                })
             }
             State::Refused(refusal) => self.say(unbound(self.claim, &refusal, false, self.now)),
         }
@@ -294,7 +301,11 @@ impl Facts<'_> {
     fn say(&self, status: SandboxClaimStatus) -> Step {
         if self.claim.status.as_ref() == Some(&status) {
             let end = self.end().filter(|end| *end > self.wall());
-            return Step::Rest(end.map(|end| end.since(self.wall())));
+            let end = end.map(|end| end.since(self.wall()));
+            // That a node has told is no event.
+            let is_open = !self.told && !self.claim.is_released();
+            let told = is_open.then_some(TOLD_WITHIN);
+            return Step::Rest(end.into_iter().chain(told).min());
         }
         Step::Say(Box::new(status))
     }

@@ -21,7 +21,9 @@ pub(super) const FINISHED: &str = "Finished";
 /// The status of a claim that has `sandbox`. With Ready, or before by the node's gateway, it is said which VM that is.
 pub(super) fn bound(claim: &SandboxClaim, sandbox: &Sandbox, now: Timestamp) -> SandboxClaimStatus {
     let delivery = delivery(sandbox);
-    let handed_over = (claim.binding(&delivery) == Binding::Open).then(|| Said {
+    // What was released by its node's word may have been found again.
+    let is_news = claim.binding(&delivery) == Binding::Open || claim.is_released();
+    let handed_over = is_news.then(|| Said {
         kind: BOUND,
         status: "True",
         reason: DELIVERED,
@@ -65,9 +67,14 @@ pub(super) fn unbound(
     }
 }
 
-/// The status of a claim that ended, and whose sandbox is gone. Which one that was stays: a later one of the name is not its own.
-pub(super) fn ended(claim: &SandboxClaim, refusal: &Refusal, now: Timestamp) -> SandboxClaimStatus {
-    let mut status = unbound(claim, refusal, false, now);
+/// The same for a claim whose sandbox is known to be gone. Which one that was stays: a later one of the name is not its own.
+pub(super) fn released(
+    claim: &SandboxClaim,
+    refusal: &Refusal,
+    keep_name: bool,
+    now: Timestamp,
+) -> SandboxClaimStatus {
+    let mut status = unbound(claim, refusal, keep_name, now);
     let known = condition(claim, BOUND).map(|known| known.message.clone());
     let released = known.map(|message| Said {
         kind: BOUND,

@@ -153,6 +153,13 @@ impl Fleet {
         self.lock().nodes.contains_key(node)
     }
 
+    /// Whether the node confirmed that it has released this one.
+    pub fn is_released(&self, node: &NodeName, claim: &ClaimId) -> bool {
+        let state = self.lock();
+        let node = state.nodes.get(node);
+        node.is_some_and(|node| node.dead.get(claim) == Some(End::Released))
+    }
+
     /// Whether the node has told all that it has since this server started.
     pub fn has_told(&self, node: &NodeName) -> bool {
         let state = self.lock();

@@ -194,7 +194,7 @@ impl Claim {
         } = grant;
         if answer_tx.is_closed() {
             inner.metrics.abandoned_claims.inc();
-            self.gateway.release_unlisted(node, reply.id);
+            self.gateway.release_unlisted(node, reply.id, None);
             return Err(Error::Ending);
         }
         let granted = Granted {
@@ -222,7 +222,7 @@ impl Claim {
                 token: reply.token,
             }),
             Err(_) => {
-                self.gateway.release_unlisted(node, reply.id);
+                self.gateway.release_unlisted(node, reply.id, None);
                 Err(Error::NameTaken {
                     key: self.order.key.clone(),
                     terminating: false,
@@ -438,7 +438,7 @@ impl Claim {
             Err(error) => Error::of_call(node, &self.order.key, error),
         };
         self.gateway
-            .release_unlisted(node.clone(), reply.id.clone());
+            .release_unlisted(node.clone(), reply.id.clone(), None);
         Err(Unclaimed::GivenBack(refusal))
     }
 

@@ -37,12 +37,14 @@ impl Gateway {
     /// [`Error::NoToken`] and [`Error::Ending`]: then nothing is changed.
     pub async fn release(&self, record: Arc<Stored<Sandbox>>) -> Result<Released> {
         if record.value.gone {
+            let Sandbox { node, claim, .. } = &record.value;
+            // Once: whoever waits for a finalizer asks for this again and again.
+            let is_confirmed = self.inner.fleet.is_released(node, claim);
             let forgotten = self.forget(&record);
             let lease_ends = record.value.deadline;
-            if lease_ends.is_none_or(|ends| ends > UnixTime::now()) {
+            if !is_confirmed && lease_ends.is_none_or(|ends| ends > UnixTime::now()) {
                 // A daemon that has just begun may not have found it yet. It would come back, although it was deleted.
-                let Sandbox { node, claim, .. } = &record.value;
-                self.release_unlisted(node.clone(), claim.clone());
+                self.release_unlisted(node.clone(), claim.clone(), lease_ends);
             }
             return Ok(forgotten);
         }
@@ -155,9 +157,14 @@ impl Gateway {
         });
     }
 
-    /// Releases a grant that is not listed, in the background.
-    pub(super) fn release_unlisted(&self, node: NodeName, claim: ClaimId) {
-        self.owe(node.clone(), claim.clone(), None);
+    /// Releases a grant that is not listed, in the background. `lease_ends`: when its daemon reaps it, if that is known.
+    pub(super) fn release_unlisted(
+        &self,
+        node: NodeName,
+        claim: ClaimId,
+        lease_ends: Option<UnixTime>,
+    ) {
+        self.owe(node.clone(), claim.clone(), lease_ends);
         // If its node has told of it meanwhile, nobody is to take it for one that stays.
         self.inner.fleet.set_deleted(&node, &claim, Now::read());
         let gateway = self.clone();

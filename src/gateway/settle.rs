@@ -144,7 +144,7 @@ impl Question {
             tracing::info!(%node, claim = %double.id, name = %self.claim_ref, "releasing a grant whose answer was lost");
             self.gateway.inner.metrics.doubles_released.inc();
             self.gateway
-                .release_unlisted(node.clone(), double.id.clone());
+                .release_unlisted(node.clone(), double.id.clone(), None);
         }
         Ok(!doubles.is_empty())
     }

@@ -98,7 +98,9 @@ impl FeedTask {
             let daemons = &self.daemons;
             let keep = daemons
                 .feeds
-                .keep_missed(&daemons.fleet, &self.node, &missed);
+                .keep_missed(&daemons.fleet, &self.node, &missed, || {
+                    daemons.client.may_write()
+                });
             let mut keep = std::pin::pin!(keep.fuse());
             loop {
                 let event = tokio::select! {

@@ -92,10 +92,17 @@ impl LiveFeeds {
         }
     }
 
-    /// Stores on the node what the index says of these of its sandboxes, one after the other.
-    pub(super) async fn keep_missed(&self, fleet: &Fleet, node: &NodeName, claims: &[ClaimId]) {
+    /// Stores on the node what the index says of these of its sandboxes, one after the other, as long as `may_write`: a server whose
+    /// time is over knows less than its successor.
+    pub(super) async fn keep_missed(
+        &self,
+        fleet: &Fleet,
+        node: &NodeName,
+        claims: &[ClaimId],
+        may_write: impl Fn() -> bool,
+    ) {
         let mut n_failures = 0;
-        for claim in claims {
+        for claim in claims.iter().take_while(|_| may_write()) {
             match self.keep_newest(fleet, node, claim).await {
                 Ok(()) => n_failures = 0,
                 Err(error) => {

@@ -26,6 +26,8 @@ pub struct Options {
     pub reads_apart: Duration,
     /// The same for a node whose inventory does not list everything.
     pub cut_reads_apart: Duration,
+    /// The same for a node whose agent is not heard.
+    pub unfed_reads_apart: Duration,
     /// Silent nodes that are asked whether they are there (`GET /v1/info`) at once.
     pub probes_at_once: usize,
     /// How long a node may take for `GET /v1/info`.
@@ -48,6 +50,7 @@ impl Default for Options {
             read_within: Duration::from_secs(2),
             reads_apart: Duration::from_secs(1),
             cut_reads_apart: Duration::from_secs(30),
+            unfed_reads_apart: Duration::from_secs(60),
             probes_at_once: 64,
             info_within: Duration::from_secs(1),
             probe_jitter: Duration::from_secs(5),

@@ -62,8 +62,8 @@ pub(super) struct Edition {
     observed_at: CompactString,
     /// Hash of the one list that the server writes itself.
     releases: u64,
-    /// Hash of what it says of sandboxes and pools.
-    content: u64,
+    /// Hash of what it says of sandboxes and pools; `None` once it was not taken over as a whole.
+    content: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -137,7 +137,13 @@ impl Edition {
     /// Whether it says of sandboxes and pools what `last` said, of the same look at the daemon. Two looks within a second have the
     /// same time.
     pub(super) fn repeats(&self, last: &Self) -> bool {
-        (&self.observed_at, self.content) == (&last.observed_at, last.content)
+        let of = |edition: &Self| Some((edition.observed_at.clone(), edition.content?));
+        of(self).is_some_and(|this| Some(this) == of(last))
+    }
+
+    /// Notes that something of it is left open: said again, it is news.
+    pub(super) fn leave_open(&mut self) {
+        self.content = None;
     }
 }
 
@@ -189,7 +195,7 @@ impl Inventory {
                     Shaped::Is(Releases(hash)) => hash,
                     Shaped::Absent | Shaped::Other => 0,
                 },
-                content: hash_of(&rows, pools.as_deref(), complete),
+                content: Some(hash_of(&rows, pools.as_deref(), complete)),
             },
             agent: match self.agent {
                 Shaped::Is(agent) => Some(agent),
@@ -203,13 +209,15 @@ impl Inventory {
     }
 }
 
-/// Of what changes: the rest of a row stays as long as its sandbox.
 fn hash_of(rows: &[Row], pools: Option<&[Pool]>, complete: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
     complete.hash(&mut hasher);
     for row in rows {
-        (&row.claim, row.phase, row.deadline, row.claimed_at).hash(&mut hasher);
+        (&row.claim, &row.claim_ref, row.phase).hash(&mut hasher);
+        (row.deadline, row.claimed_at).hash(&mut hasher);
+        (&row.address, &row.pool, &row.from_checkpoint).hash(&mut hasher);
     }
+    pools.is_some().hash(&mut hasher);
     for pool in pools.into_iter().flatten() {
         (&pool.key, pool.warm, pool.target).hash(&mut hasher);
     }

@@ -25,6 +25,8 @@ pub(super) struct Reads {
     early: Vec<NodeName>,
     /// Nodes whose inventory does not list everything.
     cut: HashSet<NodeName>,
+    /// Nodes whose agent is not heard.
+    unfed: HashSet<NodeName>,
     n_under_way: usize,
     n_held_rows: usize,
 }
@@ -53,6 +55,7 @@ impl Reads {
             due: VecDeque::new(),
             early: Vec::new(),
             cut: HashSet::new(),
+            unfed: HashSet::new(),
             n_under_way: 0,
             n_held_rows: 0,
         }
@@ -82,10 +85,13 @@ impl Reads {
     /// Notes whether the node's inventory leaves something out, so that the node is read every
     /// [`Options::cut_reads_apart`].
     pub(super) fn set_cut(&mut self, node: &NodeName, cut: bool) {
-        match cut {
-            true => self.cut.insert(node.clone()),
-            false => self.cut.remove(node),
-        };
+        set(&mut self.cut, node, cut);
+    }
+
+    /// Notes whether nobody tells what becomes of the node's sandboxes although it has an agent, so that the node is read every
+    /// [`Options::unfed_reads_apart`].
+    pub(super) fn set_unfed(&mut self, node: &NodeName, unfed: bool) {
+        set(&mut self.unfed, node, unfed);
     }
 
     /// The next read to begin, if there is one and not too many are under way. To be ended with [`Reads::end`].
@@ -133,14 +139,16 @@ impl Reads {
     /// Queues what has become due by the mere passing of time. To be called about once a second.
     pub(super) fn tick(&mut self, now: Instant) {
         self.due.extend(self.early.drain(..));
-        let apart = self.options.cut_reads_apart;
-        let is_due = |begun: Instant| now.saturating_duration_since(begun) >= apart;
-        let begun = |node: &NodeName| self.slots.get(node).and_then(|slot| slot.begun);
-        let due = self
-            .cut
-            .iter()
-            .filter(|node| begun(node).is_none_or(is_due));
-        for node in due.cloned().collect::<Vec<_>>() {
+        let is_due = |node: &&NodeName, apart| {
+            let begun = self.slots.get(*node).and_then(|slot| slot.begun);
+            begun.is_none_or(|begun| now.saturating_duration_since(begun) >= apart)
+        };
+        let (cut, unfed) = (&self.cut, &self.unfed);
+        let cut = cut.iter();
+        let cut = cut.filter(|node| is_due(node, self.options.cut_reads_apart));
+        let unfed = unfed.iter();
+        let unfed = unfed.filter(|node| is_due(node, self.options.unfed_reads_apart));
+        for node in cut.chain(unfed).cloned().collect::<Vec<_>>() {
             self.want_again(&node);
         }
     }
@@ -148,6 +156,7 @@ impl Reads {
     /// Forgets a node. A read of it that is under way is still to be ended.
     pub(super) fn forget(&mut self, node: &NodeName) {
         self.cut.remove(node);
+        self.unfed.remove(node);
         if let Some(slot) = self.slots.remove(node) {
             self.n_held_rows -= n_rows(&slot.undated);
         }
@@ -157,6 +166,13 @@ impl Reads {
     pub(super) fn is_full(&self) -> bool {
         self.n_held_rows >= MAX_HELD_ROWS
     }
+}
+
+fn set(nodes: &mut HashSet<NodeName>, node: &NodeName, is_in: bool) {
+    match is_in {
+        true => nodes.insert(node.clone()),
+        false => nodes.remove(node),
+    };
 }
 
 fn n_rows(report: &Option<Report>) -> usize {

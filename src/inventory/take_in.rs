@@ -131,6 +131,11 @@ impl Follower {
             self.reads.set_cut(node, !report.complete);
         }
         self.follow_agent(node, agent);
+        if doubt.unlisted > 0
+            && let Some(known) = self.known.get_mut(node)
+        {
+            known.edition.leave_open();
+        }
         let undated = (doubt.unlisted > 0).then(|| undated_of(report));
         match fleet.address(node) {
             None => self.admit(node, undated.as_ref(), now),
@@ -178,6 +183,9 @@ impl Follower {
                     credential,
                 })
             });
+        if agent.is_none() {
+            self.reads.set_unfed(node, false);
+        }
         let was_awaited = self.feeds.is_awaited(node);
         self.feeds.follow(&self.daemons, node, agent);
         // A first snapshot answers what a direct read would, and the start waits for either.
@@ -199,11 +207,12 @@ impl Follower {
         match news {
             News::Lost => {
                 // Nobody tells what becomes of it, until there is a feed again or its agent publishes.
-                self.reads.set_cut(node, true);
+                self.reads.set_unfed(node, true);
                 self.want_read_again(node);
             }
             News::Live => {
                 self.reads.set_cut(node, false);
+                self.reads.set_unfed(node, false);
                 self.reads.hold(node, None);
                 if let Startup::Starting { unread, .. } = &mut self.startup {
                     unread.remove(node);

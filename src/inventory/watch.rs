@@ -7,7 +7,8 @@ use std::{
 };
 
 use futures::{
-    StreamExt,
+    FutureExt, StreamExt,
+    future::BoxFuture,
     stream::{self, BoxStream},
 };
 use kube::{
@@ -61,6 +62,9 @@ pub(super) fn updates<K: Watched>(api: Api<K>) -> BoxStream<'static, Update<K>> 
     .boxed()
 }
 
+/// Whether an object is there; `None`: kube-apiserver did not say.
+type IsThere = Option<bool>;
+
 struct Watch<K> {
     api: Api<K>,
     events: BoxStream<'static, watcher::Result<Event<K>>>,
@@ -71,6 +75,10 @@ struct Watch<K> {
     known: HashMap<NodeName, u64>,
     /// Those of which kube-apiserver did not say whether they are there, each with the time when it is asked again.
     unconfirmed: VecDeque<(Instant, NodeName)>,
+    /// The question for one of them, beside which changes are taken.
+    asking: Option<BoxFuture<'static, (NodeName, IsThere)>>,
+    /// When there is a new list, unless something changes.
+    quiet_until: Instant,
     n_lists: u64,
     n_failures: u32,
     pause: Option<Duration>,
@@ -97,6 +105,8 @@ impl<K: Watched> Watch<K> {
             state: State::New,
             known: HashMap::new(),
             unconfirmed: VecDeque::new(),
+            asking: None,
+            quiet_until: Instant::now() + QUIET,
             n_lists: 0,
             n_failures: 0,
             pause: None,
@@ -110,17 +120,18 @@ impl<K: Watched> Watch<K> {
             }
             let update = match &mut self.state {
                 State::Confirming(missing) => match missing.pop() {
-                    Some(node) => self.confirm_deleted(node).await,
+                    Some(node) => {
+                        let (node, is_there) = ask(self.api.clone(), node).await;
+                        self.confirmed(node, is_there)
+                    }
                     None => {
                         self.state = State::Watching;
+                        self.quiet_until = Instant::now() + QUIET;
                         Some(Update::ListEnds)
                     }
                 },
-                State::Watching => match self.due_confirmation() {
-                    Some(node) => self.confirm_deleted(node).await,
-                    None => self.receive().await,
-                },
-                _ => self.receive().await,
+                State::Watching => self.watch().await,
+                _ => self.receive(Instant::now() + SILENCE).await,
             };
             if let Some(update) = update {
                 return update;
@@ -128,14 +139,15 @@ impl<K: Watched> Watch<K> {
         }
     }
 
-    async fn confirm_deleted(&mut self, node: NodeName) -> Option<Update<K>> {
-        match timeout(GET_WITHIN, self.api.get_metadata_opt(node.as_str())).await {
-            Ok(Ok(Some(_))) => None,
-            Ok(Ok(None)) => {
+    /// Takes in whether a node is there.
+    fn confirmed(&mut self, node: NodeName, is_there: IsThere) -> Option<Update<K>> {
+        match is_there {
+            Some(true) => None,
+            Some(false) => {
                 self.known.remove(&node);
                 Some(Update::Deleted(node))
             }
-            Ok(Err(_)) | Err(_) => {
+            None => {
                 let again = Instant::now() + ASK_AGAIN;
                 self.unconfirmed.push_back((again, node));
                 None
@@ -143,24 +155,41 @@ impl<K: Watched> Watch<K> {
         }
     }
 
-    /// The next that is to be asked for again.
-    fn due_confirmation(&mut self) -> Option<NodeName> {
-        let now = Instant::now();
-        let (_, node) = self.unconfirmed.pop_front_if(|(again, _)| *again <= now)?;
-        self.known.contains_key(&node).then_some(node)
+    /// Waits for a change, while it is asked for what is unconfirmed.
+    async fn watch(&mut self) -> Option<Update<K>> {
+        let due = self.unconfirmed.front().map(|(again, _)| *again);
+        let is_due = due.is_some_and(|due| due <= Instant::now());
+        if self.asking.is_none()
+            && is_due
+            && let Some((_, node)) = self.unconfirmed.pop_front()
+            && self.known.contains_key(&node)
+        {
+            self.asking = Some(ask(self.api.clone(), node).boxed());
+        }
+        let next_due = match self.asking {
+            Some(_) => None,
+            None => self.unconfirmed.front().map(|(again, _)| *again),
+        };
+        let Some(mut asking) = self.asking.take() else {
+            let until = next_due.map_or(self.quiet_until, |due| due.min(self.quiet_until));
+            return self.receive(until).await;
+        };
+        tokio::select! {
+            (node, is_there) = &mut asking => self.confirmed(node, is_there),
+            update = self.receive(self.quiet_until) => {
+                self.asking = Some(asking);
+                update
+            }
+        }
     }
 
-    async fn receive(&mut self) -> Option<Update<K>> {
+    async fn receive(&mut self, until: Instant) -> Option<Update<K>> {
         let watching = matches!(self.state, State::Watching);
-        let within = if watching { QUIET } else { SILENCE };
-        let until = Instant::now() + within;
-        let due = self.unconfirmed.front().filter(|_| watching);
-        let due = due.map(|(again, _)| *again).filter(|again| *again < until);
-        let event = timeout_at(due.unwrap_or(until), self.events.next()).await;
-        match event {
-            Err(_) if due.is_some() => None,
+        match timeout_at(until, self.events.next()).await {
             Ok(Some(Ok(event))) => self.event(event),
             Ok(Some(Err(error))) => self.failed(error),
+            // Something else is due.
+            Err(_) if watching && Instant::now() < self.quiet_until => None,
             Ok(None) | Err(_) if watching => {
                 self.restart(self.streams_lists);
                 None
@@ -168,7 +197,7 @@ impl<K: Watched> Watch<K> {
             Ok(None) | Err(_) => {
                 // A cluster that does not know how to stream a list may watch without one, in silence.
                 self.restart(!self.streams_lists);
-                Some(self.interrupted(format!("no list came within {within:?}")))
+                Some(self.interrupted(format!("no list came within {SILENCE:?}")))
             }
         }
     }
@@ -177,6 +206,7 @@ impl<K: Watched> Watch<K> {
         if !matches!(event, Event::Init) {
             self.n_failures = 0;
         }
+        self.quiet_until = Instant::now() + QUIET;
         match event {
             Event::Init => {
                 self.n_lists += 1;
@@ -190,6 +220,7 @@ impl<K: Watched> Watch<K> {
             }
             Event::InitDone => {
                 self.unconfirmed.clear();
+                self.asking = None;
                 let missing = self.known.iter().filter(|(_, list)| **list != self.n_lists);
                 self.state = State::Confirming(missing.map(|(node, _)| node.clone()).collect());
                 None
@@ -245,6 +276,15 @@ impl<K: Watched> Watch<K> {
         self.pause = Some(pause.mul_f64(rand::rng().random_range(0.5..1.0)));
         Update::Interrupted(reason)
     }
+}
+
+async fn ask<K: Watched>(api: Api<K>, node: NodeName) -> (NodeName, IsThere) {
+    let found = timeout(GET_WITHIN, api.get_metadata_opt(node.as_str())).await;
+    let is_there = match found {
+        Ok(Ok(found)) => Some(found.is_some()),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    (node, is_there)
 }
 
 fn events<K: Watched>(

@@ -142,6 +142,11 @@ impl Client {
 
     /// # Errors
     /// [`Error::Fenced`] while nodes may not be changed.
+    /// Whether this process may change nodes now.
+    pub fn may_write(&self) -> bool {
+        self.check_fence().is_ok()
+    }
+
     pub(super) fn check_fence(&self) -> Result<()> {
         match self.inner.may_write.get() {
             Some(may_write) if !may_write() => Err(Error::Fenced),

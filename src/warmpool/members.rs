@@ -463,7 +463,8 @@ impl Member {
                 next.insert(key.clone(), base + more);
             }
         }
-        let due = self.refused.iter().filter(|(_, until)| **until <= now);
+        let due = self.refused.iter();
+        let due = due.filter(|(_, until)| self.open && **until <= now);
         for (key, _) in due {
             if has.contains_key(key) || !(self.one_by_one && brings_new) {
                 brings_new |= !has.contains_key(key);

@@ -251,6 +251,11 @@ async fn what_a_node_does_not_find_any_more_is_released_all_the_same() {
     assert_eq!(deleted.code(), 200, "{}", deleted.text());
     until("the node is told", || releases(&cluster) == 1).await;
     assert!(shown().is_some(), "the finalizer is still there");
+    for _ in 0..3 {
+        let again = cluster.client.delete(item("a"), Value::Null).await;
+        assert_eq!(again.code(), 200, "{}", again.text());
+    }
+    assert_eq!(releases(&cluster), 1, "once");
 }
 
 #[tokio::test]

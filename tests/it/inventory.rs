@@ -60,6 +60,7 @@ impl Default for Setting {
                 nodes_within: Duration::from_millis(200),
                 reads_apart: Duration::from_millis(10),
                 cut_reads_apart: Duration::from_secs(1),
+                unfed_reads_apart: Duration::from_secs(1),
                 probe_jitter: Duration::ZERO,
                 ..Options::default()
             },

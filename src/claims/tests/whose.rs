@@ -138,6 +138,18 @@ fn what_was_handed_over_and_never_listed_ends_with_its_claim() {
         .with_sandbox(Phase::Running, None)
         .said();
     told.sandbox = None;
+    told = told.then("say False SandboxMissing Some(\"box\")").said();
+    assert!(told.claim.is_released());
+    // That is known to the next life of the server, whose node may be down for good.
+    told.told = false;
+    told = told.then("rest None");
+    // Unless a daemon that had just begun finds it again.
+    told = told.with_sandbox(Phase::Running, Some("u-1"));
+    told.told = true;
+    told = told.then("say True DependenciesReady Some(\"box\")").said();
+    assert!(!told.claim.is_released());
+    told.sandbox = None;
+    told = told.said().untold();
     told.deleted().then("unprotect");
     // The same, but its node has not answered since the server started.
     let bound = || {

@@ -140,7 +140,9 @@ impl Book {
         };
         let mut pages = self.pages.lock();
         pages.settled.remove(&id);
-        pages.left.remove(&id);
+        if pages.left.remove(&id).is_some() {
+            pages.left_order.retain(|left| *left != id);
+        }
         let entry = pages.owed.entry(id).or_insert_with(|| Entry {
             owed,
             want,
