@@ -172,14 +172,15 @@ impl Facts<'_> {
                 Some(own) => Step::Release(delivery(own)),
                 None => {
                     let refusal = Refusal::new("ClaimExpired", "the claim's end has come");
-                    self.say(match (self.was_bound(), self.told) {
-                        (true, true) => released(self.claim, &refusal, false, self.now),
-                        // It may be there yet.
-                        (true, false) => unbound(self.claim, &refusal, true, self.now),
-                        (false, _) if self.claim.is_released() => {
-                            released(self.claim, &refusal, false, self.now)
-                        }
-                        (false, _) => unbound(self.claim, &refusal, false, self.now),
+                    let was_bound = self.was_bound();
+                    // Without its node's word it may be there yet.
+                    let is_gone = match was_bound {
+                        true => self.told,
+                        false => self.claim.is_released(),
+                    };
+                    self.say(match is_gone {
+                        true => released(self.claim, &refusal, false, self.now),
+                        false => unbound(self.claim, &refusal, was_bound, self.now),
                     })
                 }
             },
