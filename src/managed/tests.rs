@@ -624,6 +624,18 @@ fn times_are_kept_when_nothing_else_changes() {
 }
 
 #[test]
+fn a_time_that_moves_its_owner_is_a_change() {
+    let owner = |manager: &str, time: Option<&str>| json!({"manager": manager, "time": time});
+    let object = |owners: [Value; 2]| json!({"metadata": {"managedFields": owners}});
+    let later = Some("2030-01-01T00:00:00Z");
+    let live = object([owner("two", None), owner("one", later)]);
+    let moved = object([owner("one", later), owner("two", later)]);
+    let mut after = moved.clone();
+    keep_times(&live, &mut after);
+    assert_eq!(after, moved);
+}
+
+#[test]
 fn canonical_order_is_that_of_values_and_not_of_texts() {
     let set =
         set(&json!({"f:p": {"k:{\"port\":10}": {}, "k:{\"port\":9}": {}, ".": {}}, "f:a": {}}));
