@@ -35,13 +35,16 @@ impl Element {
         let (kind, content) = key.split_once(':').ok_or_else(invalid)?;
         Ok(Some(match kind {
             "f" => Self::Field(content.into()),
-            "v" => Self::Value(serde_json::from_str(content).map_err(|_| invalid())?),
+            "v" => {
+                let value = serde_json::from_str(content).map_err(|_| invalid())?;
+                Self::Value(as_read(value))
+            }
             "i" => Self::Index(content.parse().map_err(|_| invalid())?),
             "k" => match serde_json::from_str(content) {
                 Ok(Value::Object(fields)) => Self::Key(
                     fields
                         .into_iter()
-                        .map(|(name, value)| (name.into(), value))
+                        .map(|(name, value)| (name.into(), as_read(value)))
                         .collect(),
                 ),
                 _ => return Err(invalid()),
@@ -71,6 +74,17 @@ impl Element {
     }
 }
 
+/// A value out of FieldsV1, where Kubernetes reads each number as a float: that is how conflicts show it. An integer of an
+/// object stays one.
+fn as_read(value: Value) -> Value {
+    let float = value.as_i64().map(|integer| integer as f64);
+    match float {
+        // Not where it would become another number.
+        Some(float) if Some(float as i64) == value.as_i64() => float.into(),
+        _ => value,
+    }
+}
+
 /// As conflicts show it: `.spec`, `[name="a"]`, `[="a"]`, `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,6 +111,7 @@ impl fmt::Display for Shown<'_> {
         match self.0 {
             Value::String(text) => Quoted(text).fmt(f),
             Value::Null => f.write_str("null"),
+            Value::Number(number) if !number.is_f64() => write!(f, "{number}"),
             other => Plain(other).fmt(f),
         }
     }
@@ -179,6 +194,15 @@ mod tests {
         check("v:1", "[=1]");
         check("v:null", "[=null]");
         check("i:3", "[3]");
+    }
+
+    #[test]
+    fn a_number_out_of_fields_v1_is_shown_as_a_float_and_one_of_an_object_as_it_is() {
+        check(r#"k:{"id":1000000}"#, "[id=1e+06]");
+        check("v:-1234567", "[=-1.234567e+06]");
+        check("v:9007199254740993", "[=9007199254740993]");
+        let of_object = Element::Key([("id".into(), 1_000_000.into())].into());
+        assert_eq!(of_object.to_string(), "[id=1000000]");
     }
 
     #[test]

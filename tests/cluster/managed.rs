@@ -524,6 +524,28 @@ async fn an_owner_that_its_time_moves_is_a_change() {
     assert!(times(&live).is_some());
 }
 
+/// Numbers of an object are integers, those of its owners' fields floats; before the first apply there are no owners.
+#[tokio::test]
+async fn conflicts_about_large_numbers_show_them_as_they_were_read() {
+    let server = Server::start().await;
+    let name = "large";
+    let object = |text: &str| json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": {"rows": [{"id": 1_000_000, "text": text}]}});
+    let apply = Write::Apply {
+        config: object("2"),
+        force: false,
+    };
+    let unowned = Write::Merge(json!({"metadata": {"managedFields": [{}]}}));
+    let mut live = None;
+    for write in [Write::Create(object("1")), unowned] {
+        live = server
+            .write(live, name, "", "one", &write)
+            .await
+            .unwrap_or_else(|difference| panic!("{difference}"));
+        let refused = server.write(live.clone(), name, "", "two", &apply).await;
+        assert_eq!(refused.as_ref(), Ok(&live), "after {write:?}");
+    }
+}
+
 #[tokio::test]
 async fn more_than_ten_updaters_become_one() {
     let server = Server::start().await;
