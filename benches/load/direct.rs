@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::{BodyExt as _, Full};
@@ -36,34 +36,30 @@ impl Daemon {
         Ok(Self { sender, authority })
     }
 
+    /// What is asked for.
+    pub(crate) fn order() -> Value {
+        json!({"template": TEMPLATE, "net": "none", "size": "small", "no_redirect": true})
+    }
+
     pub(crate) async fn claim(&mut self) -> anyhow::Result<Claim> {
-        let body =
-            json!({"template": TEMPLATE, "net": "none", "size": "small", "no_redirect": true});
+        let order = Self::order().to_string();
         let begun = Instant::now();
-        let reply = self.post("/v1/claim", body.to_string()).await?;
-        let latency = begun.elapsed();
-        let reply: Value = serde_json::from_slice(&reply)?;
-        let id = reply["id"]
-            .as_str()
-            .ok_or_else(|| anyhow::anyhow!("a claim without an id: {reply}"))?;
-        Ok(Claim {
-            id: id.to_owned(),
-            latency,
-        })
+        let reply = self.post("/v1/claim", order.into()).await?;
+        Claim::read(&reply, begun.elapsed())
     }
 
     pub(crate) async fn release(&mut self, id: &str) -> anyhow::Result<()> {
-        self.post(&format!("/v1/sandboxes/{id}/release"), String::new())
+        self.post(&format!("/v1/sandboxes/{id}/release"), Bytes::new())
             .await?;
         Ok(())
     }
 
-    async fn post(&mut self, path: &str, body: String) -> anyhow::Result<Bytes> {
+    pub(crate) async fn post(&mut self, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
         let request = Request::post(path)
             .header(header::HOST, &self.authority)
             .header(header::AUTHORIZATION, format!("Bearer {NODE_TOKEN}"))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))?;
+            .body(Full::new(body))?;
         self.sender.ready().await?;
         let response = self.sender.send_request(request).await?;
         let status = response.status();
@@ -74,5 +70,18 @@ impl Daemon {
             String::from_utf8_lossy(&body)
         );
         Ok(body)
+    }
+}
+
+impl Claim {
+    pub(crate) fn read(reply: &[u8], latency: Duration) -> anyhow::Result<Self> {
+        let reply: Value = serde_json::from_slice(reply)?;
+        let id = reply["id"].as_str();
+        Ok(Self {
+            id: id
+                .with_context(|| format!("a claim without an id: {reply}"))?
+                .to_owned(),
+            latency,
+        })
     }
 }

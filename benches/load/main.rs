@@ -5,6 +5,7 @@
 //! server, the ceiling; this process is the client. All share the machine, so a number of a busy machine is a bad number:
 //! compare with the ceiling, which was measured in the same run by the same client.
 
+mod bare;
 mod ceiling;
 mod claims;
 mod client;
@@ -16,6 +17,7 @@ mod latency;
 mod options;
 mod quiet;
 mod reads;
+mod relay;
 mod report;
 mod usage;
 mod watches;
@@ -61,7 +63,6 @@ mod users;
 use clap::Parser as _;
 
 use crate::{
-    ceiling::Ceiling,
     cluster::Cluster,
     options::{Options, Part},
     report::Report,
@@ -71,6 +72,9 @@ fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     if let Some(directory) = &options.ceiling {
         return ceiling::serve(directory);
+    }
+    if let Some(directory) = &options.relay {
+        return relay::serve(directory);
     }
     if let Some(directory) = &options.compare {
         return compare::print(directory);
@@ -88,7 +92,7 @@ async fn measure(options: Options) -> anyhow::Result<()> {
     report.memory("memory, before the load", cluster.server.memory()?, None);
     if options.runs(Part::Reads) {
         let samples = reads::Samples::take(&cluster).await?;
-        let ceiling = Ceiling::start(&samples).await?;
+        let ceiling = ceiling::start(&samples).await?;
         reads::measure(&cluster, &ceiling, &options, &mut report).await?;
     }
     if options.runs(Part::Claims) {

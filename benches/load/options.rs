@@ -70,6 +70,10 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     #[serde(skip)]
     pub(crate) ceiling: Option<PathBuf>,
+    /// Be the relay, with the files of this directory.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub(crate) relay: Option<PathBuf>,
     /// What `cargo bench` says to every benchmark.
     #[arg(long, hide = true)]
     #[serde(skip)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rand::seq::IndexedRandom as _;
 
 use crate::{
-    ceiling::Ceiling,
+    bare::Bare,
     client::Client,
     cluster::{Cluster, Name, all},
     latency::Latencies,
@@ -54,7 +54,7 @@ impl Samples {
 
 pub(crate) async fn measure(
     cluster: &Cluster,
-    ceiling: &Ceiling,
+    ceiling: &Bare,
     options: &Options,
     report: &mut Report,
 ) -> anyhow::Result<()> {
@@ -82,7 +82,7 @@ pub(crate) async fn measure(
 
 async fn gets(
     cluster: &Cluster,
-    ceiling: &Ceiling,
+    ceiling: &Bare,
     options: &Options,
     report: &mut Report,
 ) -> anyhow::Result<()> {
@@ -133,7 +133,7 @@ async fn gets(
 /// The pages of a whole list, over and over, so that late pages count as much as the first.
 async fn pages(
     cluster: &Cluster,
-    ceiling: &Ceiling,
+    ceiling: &Bare,
     options: &Options,
     report: &mut Report,
 ) -> anyhow::Result<()> {
@@ -174,7 +174,7 @@ struct Kind {
 
 async fn lists(
     cluster: &Cluster,
-    ceiling: &Ceiling,
+    ceiling: &Bare,
     kind: &Kind,
     n_lists: usize,
     report: &mut Report,

@@ -140,13 +140,13 @@ impl Client {
         let _ = self.inner.may_write.set(Box::new(may_write));
     }
 
-    /// # Errors
-    /// [`Error::Fenced`] while nodes may not be changed.
     /// Whether this process may change nodes now.
     pub fn may_write(&self) -> bool {
         self.check_fence().is_ok()
     }
 
+    /// # Errors
+    /// [`Error::Fenced`] while nodes may not be changed.
     pub(super) fn check_fence(&self) -> Result<()> {
         match self.inner.may_write.get() {
             Some(may_write) if !may_write() => Err(Error::Fenced),
