@@ -91,17 +91,21 @@ async fn measure(options: Options) -> anyhow::Result<()> {
     let mut report = Report::new();
     report.memory("memory, before the load", cluster.server.memory()?, None);
     if options.runs(Part::Reads) {
+        quiet::wait().await?;
         let samples = reads::Samples::take(&cluster).await?;
         let ceiling = ceiling::start(&samples).await?;
         reads::measure(&cluster, &ceiling, &options, &mut report).await?;
     }
     if options.runs(Part::Claims) {
+        quiet::wait().await?;
         claims::measure(&cluster, &options, &mut report).await?;
     }
     if options.runs(Part::Gateway) {
+        quiet::wait().await?;
         gateway::measure(&mut cluster, &options, &mut report).await?;
     }
     if options.runs(Part::Watches) {
+        quiet::wait().await?;
         let watchers = watches::open(&cluster, options.watchers).await?;
         watches::measure(&cluster, &watchers, &options, &mut report).await?;
         quiet::measure(&cluster, &options, &mut report).await?;

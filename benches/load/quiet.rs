@@ -1,6 +1,11 @@
-//! The server while nobody asks: watchers are open and nodes publish.
+//! The server while nobody asks: watchers are open and nodes publish. And the machine, before anybody asks.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
 
 use crate::{
     cluster::Cluster,
@@ -28,4 +33,52 @@ pub(crate) async fn measure(
         Some(Goal::AtMost(120.0)),
     );
     Ok(())
+}
+
+/// The share of the machine's time that is idle when it is quiet: what publishes by the clock goes on.
+const QUIET: f64 = 0.85;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const QUIET_WITHIN: Duration = Duration::from_secs(60);
+
+/// Waits until the others are done with what the part before left them: the garbage collector goes through each object that went.
+/// A machine that never is quiet is said to be so.
+pub(crate) async fn wait() -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let before = Ticks::read()?;
+        tokio::time::sleep(LOOK_EVERY).await;
+        let idle = Ticks::read()?.idle_since(&before);
+        if idle >= QUIET {
+            return Ok(());
+        }
+        if begun.elapsed() > QUIET_WITHIN {
+            eprintln!("the machine is busy: {:.0} % of it idle", 100.0 * idle);
+            return Ok(());
+        }
+    }
+}
+
+/// Ticks of all CPUs since the machine started.
+struct Ticks {
+    idle: u64,
+    all: u64,
+}
+
+impl Ticks {
+    fn read() -> anyhow::Result<Self> {
+        let stat = fs::read_to_string("/proc/stat")?;
+        // `cpu user nice system idle iowait irq …`, in proc_stat(5).
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks = line.split_whitespace().skip(1).map(str::parse);
+        let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
+        Ok(Self {
+            idle: *ticks.get(3).context("no idle time in /proc/stat")?,
+            all: ticks.iter().sum(),
+        })
+    }
+
+    fn idle_since(&self, before: &Self) -> f64 {
+        let all = self.all.saturating_sub(before.all).max(1);
+        self.idle.saturating_sub(before.idle) as f64 / all as f64
+    }
 }
