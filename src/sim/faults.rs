@@ -48,6 +48,12 @@ pub enum FaultKind {
     Cut,
     /// The work is done, and the connection ends without an answer.
     AnswerLost,
+    /// The connection ends without an answer, and the work is done afterwards: as by a daemon that boots a VM for a client that
+    /// has gone.
+    Overtime {
+        /// How long afterwards.
+        millis: u64,
+    },
     /// The request is read and never answered; nothing is done.
     Hang,
     /// The daemon's error body with this status; nothing is done.
@@ -99,6 +105,7 @@ impl FaultKind {
             Self::Reset => "reset",
             Self::Cut => "cut",
             Self::AnswerLost => "answer lost",
+            Self::Overtime { .. } => "overtime",
             Self::Hang => "hang",
             Self::Status { .. } => "status",
             Self::Redirect { .. } => "redirect",

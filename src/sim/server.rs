@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::BodyExt;
 use hyper::{
@@ -130,8 +131,8 @@ struct Broken;
 async fn connection(world: &World, index: usize, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut gate = world.nodes[index].gate.subscribe();
-    let (reset, guest) = (AtomicBool::new(false), Mutex::new(None));
-    let service = service_fn(|request| Box::pin(respond(world, index, request, &reset, &guest)));
+    let after = Aftermath::default();
+    let service = service_fn(|request| Box::pin(respond(world, index, request, &after)));
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         _ = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
@@ -139,8 +140,7 @@ async fn connection(world: &World, index: usize, stream: TcpStream) {
     }
     let parts = connection.into_parts();
     let (stream, read) = (parts.io.into_inner(), parts.read_buf);
-    let guest = guest.lock().take();
-    if let Some(number) = guest {
+    if let Some(number) = after.guest.into_inner() {
         let silkd = Silkd {
             world,
             index,
@@ -155,18 +155,34 @@ async fn connection(world: &World, index: usize, stream: TcpStream) {
         }
         return;
     }
-    if reset.load(Ordering::Relaxed) {
+    if after.reset.load(Ordering::Relaxed) {
         // Closed with nothing to linger for, the kernel sends RST instead of FIN.
         let _ = stream.set_zero_linger();
     }
+    drop(stream);
+    if let Some(overtime) = after.overtime.into_inner() {
+        tokio::select! {
+            () = overtime => {}
+            _ = wait_for(&mut gate, |gate| gate != Gate::Up) => {}
+        }
+    }
 }
 
-async fn respond(
-    world: &World,
+/// What a request leaves to be done behind its connection.
+#[derive(Default)]
+struct Aftermath<'w> {
+    /// Whether the client is to see a reset.
+    reset: AtomicBool,
+    /// The VM that goes on to speak with the client.
+    guest: Mutex<Option<Number>>,
+    overtime: Mutex<Option<BoxFuture<'w, ()>>>,
+}
+
+async fn respond<'w>(
+    world: &'w World,
     index: usize,
     request: Request<Incoming>,
-    reset: &AtomicBool,
-    guest: &Mutex<Option<Number>>,
+    after: &Aftermath<'w>,
 ) -> Result<Response<ReplyBody>, Broken> {
     let (head, incoming) = request.into_parts();
     let body = read(incoming).await.map_err(|_| Broken)?;
@@ -177,15 +193,23 @@ async fn respond(
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
+    if let Some(FaultKind::Overtime { millis }) = fault {
+        entered.end(Outcome::Fault("overtime"));
+        *after.overtime.lock() = Some(Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            work(world, index, &head, body).await;
+        }));
+        return Err(Broken);
+    }
     let work = work(world, index, &head, body);
     let Some(fault) = fault else {
         let reply = work.await;
         entered.end(Outcome::Status(reply.status.as_u16()));
-        *guest.lock() = reply.guest;
+        *after.guest.lock() = reply.guest;
         return Ok(dated(response(reply, Shape::Whole), world.now(index)));
     };
     let name = fault.name();
-    let answer = misbehave(fault, work, reset).await;
+    let answer = misbehave(fault, work, &after.reset).await;
     entered.end(Outcome::Fault(name));
     answer.map(|response| dated(response, world.now(index)))
 }
