@@ -1,6 +1,9 @@
 //! One sandbox, as compact as the index needs it.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddrV4},
+    sync::Arc,
+};
 
 use compact_str::CompactString;
 use uuid::Uuid;
@@ -128,6 +131,10 @@ impl Sandbox {
     /// Where it is reached: the host of its address, else of its node's daemon, if that is an IP.
     pub fn pod_ip(&self) -> Option<IpAddr> {
         let address = self.address.as_str();
+        // Nearly all are read by this, in a fraction of the time.
+        if let Ok(own) = address.parse::<SocketAddrV4>() {
+            return Some((*own.ip()).into());
+        }
         let own = address.parse::<NodeAddress>().ok().and_then(|a| a.ip());
         own.or_else(|| address.parse().ok())
             .or_else(|| self.daemon.as_ref()?.ip())

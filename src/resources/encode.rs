@@ -1,7 +1,7 @@
 //! A Sandbox as JSON, written straight from its record. Keys are in alphabetical order, as of a custom
 //! resource, but for `replicas` of v1alpha1, which comes first.
 
-use std::{borrow::Cow, io::Write as _};
+use std::{borrow::Cow, io::Write as _, net::IpAddr};
 
 use crate::{
     api::{GROUP, PoolKey, labels},
@@ -294,7 +294,7 @@ fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
     }
     if let Some(ip) = sandbox.pod_ip() {
         extend(out, ",\"podIPs\":[\"");
-        display(ip, out);
+        address(ip, out);
         extend(out, "\"]");
     }
     if version == ApiVersion::V1alpha1 {
@@ -305,7 +305,7 @@ fn status(sandbox: &Sandbox, version: ApiVersion, out: &mut Vec<u8>) {
     extend(out, ",\"selector\":\"");
     extend(out, labels::NAME_HASH);
     out.push(b'=');
-    display(format_args!("{:08x}", fnv1a(sandbox.name.as_bytes())), out);
+    hexadecimal(fnv1a(sandbox.name.as_bytes()), out);
     extend(out, "\"}");
 }
 
@@ -343,8 +343,24 @@ fn string(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-fn display(value: impl std::fmt::Display, out: &mut Vec<u8>) {
-    write!(out, "{value}").expect("a vector takes any bytes");
+fn address(ip: IpAddr, out: &mut Vec<u8>) {
+    match ip {
+        IpAddr::V4(ip) => {
+            for (index, octet) in ip.octets().into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b'.');
+                }
+                extend(out, itoa::Buffer::new().format(octet));
+            }
+        }
+        IpAddr::V6(ip) => write!(out, "{ip}").expect("a vector takes any bytes"),
+    }
+}
+
+/// Eight digits.
+fn hexadecimal(number: u32, out: &mut Vec<u8>) {
+    let digit = |place: u32| b"0123456789abcdef"[(number >> (4 * place)) as usize & 0xf];
+    out.extend((0..8).rev().map(digit));
 }
 
 fn extend(out: &mut Vec<u8>, text: &str) {
