@@ -301,3 +301,34 @@ async fn of_a_gateway_and_the_controller_one_binds_the_claim_and_nothing_that_wa
     assert_eq!(held().await, []);
     node.forget(&stage).await;
 }
+
+#[tokio::test]
+async fn a_label_that_an_agent_does_not_confirm_comes_with_a_warning() {
+    let (stage, node) = start().await;
+    let namespace = namespace(&stage).await;
+    let kubectl = stage.control_plane.kubectl();
+    let robot = node.caller(&stage, &namespace, "robot", true).await;
+    let (status, granted) = robot.claim(&namespace, "box").await;
+    assert_eq!(status, StatusCode::CREATED, "{granted:#}");
+    wait_for(&stage, &namespace, "box", "Ready").await;
+    let label = async |label: &str| {
+        let here = format!("--namespace={namespace}");
+        let label = ["label", "sandbox", "box", label, "--overwrite", &here];
+        let done = kubectl.run(&label).await;
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success(), "{said}");
+        said
+    };
+    assert_eq!(label("colour=red").await, "");
+    node.signal("STOP");
+    let said = label("colour=green").await;
+    node.signal("CONT");
+    assert!(said.contains("the node's agent did not confirm"), "{said}");
+    eventually(PATIENCE, "the agent is heard again", async || {
+        label(&format!("colour=blue-{}", rand::random::<u32>()))
+            .await
+            .is_empty()
+    })
+    .await;
+    node.forget(&stage).await;
+}

@@ -13,7 +13,7 @@ use crate::{
     components::free_port,
     gateway_client::GatewayClient,
     nodes::{Held, Nodes},
-    process::{Directory, Process},
+    process::{Directory, Process, signal},
     stage::{self, NODE_TOKEN, Stage, TEMPLATE, eventually},
     users::ADMIN,
 };
@@ -182,6 +182,12 @@ impl GatewayNode {
     /// Ends the agent as kill -9 does.
     pub(super) fn kill(&mut self) {
         self.agent = None;
+    }
+
+    /// Sends the agent a signal by its name, such as `STOP`.
+    pub(super) fn signal(&self, name: &str) {
+        let pid = self.agent.as_ref().and_then(Process::pid);
+        assert!(signal(name, &pid.unwrap()));
     }
 
     pub(super) fn log(&self) -> String {
