@@ -7,7 +7,7 @@ mod node;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) use self::node::{Files, GatewayNode};
 use crate::{
@@ -54,10 +54,9 @@ pub(crate) async fn measure(
     let relay = Relay::start(&node.daemon_address).await?;
     let (admin, mut ids) = (stage.admin(), Vec::new());
     let claim = async |name: &str| {
-        let begun = Instant::now();
-        let (status, granted) = caller.claim(CLAIMS_NAMESPACE, name).await;
-        let latency = begun.elapsed();
-        ensure!(status == 201, "{status}: {granted}");
+        let (status, granted, latency) = caller.timed_claim(CLAIMS_NAMESPACE, name).await;
+        ensure!(status == 201, "{status}: {granted:?}");
+        let granted: Value = serde_json::from_slice(&granted)?;
         let id = granted["id"].as_str().unwrap_or_default().to_owned();
         anyhow::Ok((id, latency))
     };
@@ -87,16 +86,17 @@ pub(crate) async fn measure(
         for name in &names {
             is_recorded(name).await?;
         }
+        // Each kind begins when all is quiet again behind the one before.
+        tokio::time::sleep(REFILLED).await;
         for name in &names {
             // As a claim is, but for the daemon: who asks is known, may do so, and the name is taken.
-            let begun = Instant::now();
-            let (status, answer) = caller.claim(CLAIMS_NAMESPACE, name).await;
-            let latency = begun.elapsed();
-            ensure!(status == 409, "{status}: {answer}");
+            let (status, answer, latency) = caller.timed_claim(CLAIMS_NAMESPACE, name).await;
+            ensure!(status == 409, "{status}: {answer:?}");
             if round > 0 {
                 refused.add(latency);
             }
         }
+        tokio::time::sleep(REFILLED).await;
         for _ in 0..IN_A_ROW {
             let claimed = relay.claim().await?;
             daemon.release(&claimed.id).await?;
@@ -104,6 +104,7 @@ pub(crate) async fn measure(
                 relayed.add(claimed.latency);
             }
         }
+        tokio::time::sleep(REFILLED).await;
         for _ in 0..IN_A_ROW {
             let claimed = daemon.claim().await?;
             daemon.release(&claimed.id).await?;

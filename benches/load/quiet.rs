@@ -13,6 +13,11 @@ use crate::{
     report::{Goal, Report, Unit},
 };
 
+/// The share of the machine's time that is idle when it is quiet: what publishes by the clock goes on.
+const QUIET: f64 = 0.85;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const QUIET_WITHIN: Duration = Duration::from_secs(60);
+
 pub(crate) async fn measure(
     cluster: &Cluster,
     options: &Options,
@@ -35,13 +40,8 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// The share of the machine's time that is idle when it is quiet: what publishes by the clock goes on.
-const QUIET: f64 = 0.85;
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const QUIET_WITHIN: Duration = Duration::from_secs(60);
-
 /// Waits until the others are done with what the part before left them: the garbage collector goes through each object that went.
-/// A machine that never is quiet is said to be so.
+/// A machine that never is quiet is said to be so on stderr.
 pub(crate) async fn wait() -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
@@ -67,12 +67,13 @@ struct Ticks {
 impl Ticks {
     fn read() -> anyhow::Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
-        // `cpu user nice system idle iowait irq …`, in proc_stat(5).
+        // `cpu user nice system idle iowait irq softirq steal`, in proc_stat(5); what follows is in `user` as well.
         let line = stat.lines().next().unwrap_or_default();
-        let ticks = line.split_whitespace().skip(1).map(str::parse);
+        let ticks = line.split_whitespace().skip(1).take(8).map(str::parse);
         let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
+        let idle = ticks.get(3..5).context("no idle time in /proc/stat")?;
         Ok(Self {
-            idle: *ticks.get(3).context("no idle time in /proc/stat")?,
+            idle: idle.iter().sum(),
             all: ticks.iter().sum(),
         })
     }

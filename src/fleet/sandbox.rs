@@ -131,7 +131,7 @@ impl Sandbox {
     /// Where it is reached: the host of its address, else of its node's daemon, if that is an IP.
     pub fn pod_ip(&self) -> Option<IpAddr> {
         let address = self.address.as_str();
-        // Nearly all are read by this, in a fraction of the time.
+        // Nearly all are read by this, in a fraction of the time. Whether nodes may name the address is asked where they do.
         if let Ok(own) = address.parse::<SocketAddrV4>() {
             return Some((*own.ip()).into());
         }

@@ -75,12 +75,12 @@ impl Element {
 }
 
 /// A value out of FieldsV1, where Kubernetes reads each number as a float: that is how conflicts show it. An integer of an
-/// object stays one.
+/// object stays one, and so does one that would become another number.
 fn as_read(value: Value) -> Value {
-    let float = value.as_i64().map(|integer| integer as f64);
-    match float {
-        // Not where it would become another number.
-        Some(float) if Some(float as i64) == value.as_i64() => float.into(),
+    /// Up to here every integer is a float as well.
+    const EXACT: u64 = 1 << 53;
+    match value.as_i64() {
+        Some(integer) if integer.unsigned_abs() <= EXACT => (integer as f64).into(),
         _ => value,
     }
 }
@@ -200,7 +200,9 @@ mod tests {
     fn a_number_out_of_fields_v1_is_shown_as_a_float_and_one_of_an_object_as_it_is() {
         check(r#"k:{"id":1000000}"#, "[id=1e+06]");
         check("v:-1234567", "[=-1.234567e+06]");
-        check("v:9007199254740993", "[=9007199254740993]");
+        for exact in ["9007199254740993", "9223372036854775807"] {
+            check(&format!("v:{exact}"), &format!("[={exact}]"));
+        }
         let of_object = Element::Key([("id".into(), 1_000_000.into())].into());
         assert_eq!(of_object.to_string(), "[id=1000000]");
     }

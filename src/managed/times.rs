@@ -38,6 +38,8 @@ fn is_same_but_times(old: &Value, new: &Value) -> bool {
     let (Some(old), Some(new)) = (old.as_array(), new.as_array()) else {
         return false;
     };
-    let is_same = |(old, new)| without(Some(old), "time").eq(without(Some(new), "time"));
+    let is_same = |(old, new): (&Value, &Value)| {
+        old.is_object() && without(Some(old), "time").eq(without(Some(new), "time"))
+    };
     old.len() == new.len() && old.iter().zip(new).all(is_same)
 }

@@ -168,13 +168,14 @@ async fn connection(world: &World, index: usize, stream: TcpStream) {
     }
 }
 
-/// What a request leaves to be done behind its connection.
+/// What a request leaves to be done after its connection ended.
 #[derive(Default)]
 struct Aftermath<'w> {
     /// Whether the client is to see a reset.
     reset: AtomicBool,
     /// The VM that goes on to speak with the client.
     guest: Mutex<Option<Number>>,
+    /// The work that was asked for, with nobody to answer to.
     overtime: Mutex<Option<BoxFuture<'w, ()>>>,
 }
 
@@ -194,7 +195,7 @@ async fn respond<'w>(
         tokio::time::sleep(delay).await;
     }
     if let Some(FaultKind::Overtime { millis }) = fault {
-        entered.end(Outcome::Fault("overtime"));
+        entered.end(Outcome::Fault(FaultKind::Overtime { millis }.name()));
         *after.overtime.lock() = Some(Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(millis)).await;
             work(world, index, &head, body).await;

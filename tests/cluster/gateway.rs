@@ -319,16 +319,16 @@ async fn a_label_that_an_agent_does_not_confirm_comes_with_a_warning() {
         assert!(done.status.success(), "{said}");
         said
     };
-    assert_eq!(label("colour=red").await, "");
+    // An agent has a second, which may be short on a busy machine.
+    let is_kept = async || {
+        let colour = format!("colour={}", rand::random::<u32>());
+        label(&colour).await.is_empty()
+    };
+    eventually(PATIENCE, "a label is kept", is_kept).await;
     node.signal("STOP");
     let said = label("colour=green").await;
     node.signal("CONT");
     assert!(said.contains("the node's agent did not confirm"), "{said}");
-    eventually(PATIENCE, "the agent is heard again", async || {
-        label(&format!("colour=blue-{}", rand::random::<u32>()))
-            .await
-            .is_empty()
-    })
-    .await;
+    eventually(PATIENCE, "a label is kept again", is_kept).await;
     node.forget(&stage).await;
 }

@@ -509,19 +509,19 @@ async fn an_owner_that_its_time_moves_is_a_change() {
             .await
             .unwrap_or_else(|difference| panic!("{difference}"));
     }
-    let times = |live: &Option<Value>| {
+    let time_of_third = |live: &Option<Value>| {
         let owners = ManagedFields::decode(&live.as_ref().unwrap()["metadata"]["managedFields"]);
         let third = |entry: &&Entry| entry.manager.name == "third";
         let owners = owners.unwrap();
         owners.entries().iter().find(third).unwrap().time
     };
-    assert_eq!(times(&live), None);
+    assert_eq!(time_of_third(&live), None);
     let write = apply(json!({"status": status, "spec": {"whole": {}}}));
     live = server
         .write(live, name, "status", "third", &write)
         .await
         .unwrap_or_else(|difference| panic!("{difference}"));
-    assert!(times(&live).is_some());
+    assert!(time_of_third(&live).is_some());
 }
 
 /// Numbers of an object are integers, those of its owners' fields floats; before the first apply there are no owners.

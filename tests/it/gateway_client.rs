@@ -3,8 +3,12 @@
 // clippy's own exemption for tests ends at their helpers. Several binaries use this file, not all of them all of it.
 #![allow(clippy::unwrap_used, dead_code)]
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
+use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::SendRequest;
@@ -44,8 +48,17 @@ impl GatewayClient {
     }
 
     pub(crate) async fn claim(&self, namespace: &str, name: &str) -> (StatusCode, Value) {
-        let body = json!({"namespace": namespace, "claimName": name, "warmPool": "pool"});
-        self.post(&body).await
+        self.post(&order(namespace, name)).await
+    }
+
+    /// A claim as [`Self::claim`] makes it, with the time that it took.
+    pub(crate) async fn timed_claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> (StatusCode, Bytes, Duration) {
+        let body = order(namespace, name).to_string();
+        self.exchange("POST", "/v1/claims", body).await
     }
 
     pub(crate) async fn post(&self, body: &Value) -> (StatusCode, Value) {
@@ -58,6 +71,21 @@ impl GatewayClient {
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, body: String) -> (StatusCode, Value) {
+        let (status, bytes, _) = self.exchange(method, path, body).await;
+        let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+        (
+            status,
+            serde_json::from_slice(&bytes).unwrap_or_else(|_| text()),
+        )
+    }
+
+    /// Sends a request; the answer, and how long it took from the first byte of the one to the last of the other.
+    pub(crate) async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: String,
+    ) -> (StatusCode, Bytes, Duration) {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("https://localhost{path}"));
@@ -67,13 +95,14 @@ impl GatewayClient {
         let request = request.body(Full::from(body).boxed()).unwrap();
         let mut sender = self.sender.clone();
         sender.ready().await.unwrap();
+        let begun = Instant::now();
         let response = sender.send_request(request).await.unwrap();
         let status = response.status();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-        (
-            status,
-            serde_json::from_slice(&bytes).unwrap_or_else(|_| text()),
-        )
+        (status, bytes, begun.elapsed())
     }
+}
+
+fn order(namespace: &str, name: &str) -> Value {
+    json!({"namespace": namespace, "claimName": name, "warmPool": "pool"})
 }

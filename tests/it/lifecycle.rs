@@ -408,11 +408,17 @@ async fn what_a_node_granted_unheard_is_asked_for_once_more_at_the_end() {
 async fn a_node_that_denies_a_claim_and_grants_it_later_is_asked_again() {
     let cluster = Cluster::start(mk_node(4)).await;
     let node = &cluster.nodes.nodes()[0];
-    // It is asked 100 ms and 500 ms after the answer was lost, and says no.
+    // It is asked 100 ms and 500 ms after the answer was lost, and then at 1.5 s.
     let overtime = Fault::once(FaultKind::Overtime { millis: 800 }, "/v1/claim");
     assert!(node.inject(overtime).await);
     let refused = cluster.client.post(SANDBOXES, &mk_sandbox("a")).await;
     assert_eq!(refused.code(), 500, "{}", refused.text());
-    until("it is granted", || node.claimed() == 1).await;
-    until("it is released", || node.claimed() == 0).await;
+    let n_asked = |what: &str| {
+        let log = node.log();
+        log.iter().filter(|it| it.path.contains(what)).count()
+    };
+    until("it was asked", || n_asked("claim_ref=") > 0).await;
+    assert_eq!(node.claimed(), 0, "it denies the claim");
+    until("what it granted is released", || n_asked("/release") > 0).await;
+    until("nothing is left", || node.claimed() == 0).await;
 }
