@@ -41,6 +41,9 @@ const START_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Bare {
     pub(crate) client: Client,
     pub(crate) usage: Usage,
+    pub(crate) port: u16,
+    /// The CA of its certificate, PEM.
+    pub(crate) ca: String,
     // The process goes before its directory.
     _process: Process,
     _directory: Directory,
@@ -58,16 +61,17 @@ where
 }
 
 impl Bare {
-    /// Starts this binary as the server that its flag `--ROLE` makes of it, with these files.
+    /// Starts this binary as the server that its flag `--ROLE` makes of it, reached under these names, with these files.
     pub(crate) async fn start<'a>(
         role: &'static str,
+        names: &[&str],
         files: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     ) -> anyhow::Result<Self> {
         let directory = Directory::create(&format!("{role}-"))?;
         let path = directory.path();
         let port = free_port()?;
         let authority = Authority::new(role)?;
-        let serving = authority.serving(&["localhost"])?;
+        let serving = authority.serving(names)?;
         fs::write(path.join(CERTIFICATE), serving.certificate_pem)?;
         fs::write(path.join(KEY), serving.key_pem)?;
         fs::write(path.join(PORT), port.to_string())?;
@@ -83,6 +87,8 @@ impl Bare {
         Ok(Self {
             client,
             usage: Usage::find(&binary, &flag)?,
+            port,
+            ca: authority.pem(),
             _process: process,
             _directory: directory,
         })

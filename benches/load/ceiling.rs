@@ -12,12 +12,17 @@ use crate::{
     reads::Samples,
 };
 
-/// Answers by their paths. In the directory each is a file.
+/// Answers by the last segment of their paths. In the directory each is a file.
 type Answers = HashMap<String, Bytes>;
 
 pub(crate) async fn start(samples: &Samples) -> anyhow::Result<Bare> {
     let named = samples.named().into_iter();
-    Bare::start("ceiling", named.map(|(name, bytes)| (name, &bytes[..]))).await
+    Bare::start(
+        "ceiling",
+        &["localhost"],
+        named.map(|(name, bytes)| (name, &bytes[..])),
+    )
+    .await
 }
 
 /// Is the ceiling.
@@ -34,14 +39,15 @@ fn answers(directory: &Path) -> anyhow::Result<HashMap<String, Bytes>> {
     let mut answers = HashMap::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        let path = format!("/{}", entry.file_name().to_string_lossy());
-        answers.insert(path, fs::read(entry.path())?.into());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        answers.insert(name, fs::read(entry.path())?.into());
     }
     Ok(answers)
 }
 
 fn answer(answers: &Answers, path: &str) -> Response<Full<Bytes>> {
-    let found = answers.get(path).cloned();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let found = answers.get(name).cloned();
     let mut response = Response::new(Full::new(found.clone().unwrap_or_default()));
     let headers = response.headers_mut();
     headers.insert(

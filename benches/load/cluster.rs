@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The user that asks: known by a client certificate of the cluster's CA, with no rights but those of [`role`].
-const USER: &str = "bench";
+pub(crate) const USER: &str = "bench";
 /// Where claims are made.
 pub(crate) const CLAIMS_NAMESPACE: &str = "bench-0";
 /// A list of names that a server need not hold at once.
@@ -220,7 +220,7 @@ fn role() -> [Value; 2] {
     [role, binding]
 }
 
-async fn apply(control_plane: &ControlPlane, objects: &Value) {
+pub(crate) async fn apply(control_plane: &ControlPlane, objects: &Value) {
     let arguments = ["apply", "--server-side", "--filename=-"];
     let kubectl = control_plane.kubectl();
     kubectl
@@ -229,7 +229,7 @@ async fn apply(control_plane: &ControlPlane, objects: &Value) {
 }
 
 /// The user's certificate, from where its kubeconfig says that it lies.
-fn certificate(control_plane: &ControlPlane) -> anyhow::Result<PemPair> {
+pub(crate) fn certificate(control_plane: &ControlPlane) -> anyhow::Result<PemPair> {
     let kubeconfig = fs::read_to_string(control_plane.kubeconfig_as(USER))?;
     let kubeconfig: Value = serde_json::from_str(&kubeconfig)?;
     let read = |field: &str| {

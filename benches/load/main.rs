@@ -5,6 +5,7 @@
 //! server, the ceiling; this process is the client. All share the machine, so a number of a busy machine is a bad number:
 //! compare with the ceiling, which was measured in the same run by the same client.
 
+mod aggregated;
 mod bare;
 mod ceiling;
 mod claims;
@@ -99,6 +100,10 @@ async fn measure(options: Options) -> anyhow::Result<()> {
     if options.runs(Part::Claims) {
         quiet::wait().await?;
         claims::measure(&cluster, &options, &mut report).await?;
+    }
+    if options.runs(Part::Aggregated) {
+        quiet::wait().await?;
+        aggregated::measure(&cluster, &options, &mut report).await?;
     }
     if options.runs(Part::Gateway) {
         quiet::wait().await?;

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 100)]
     pub(crate) warm: u32,
     /// What to measure.
-    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Reads, Part::Claims, Part::Gateway, Part::Watches])]
+    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Reads, Part::Claims, Part::Aggregated, Part::Gateway, Part::Watches])]
     pub(crate) parts: Vec<Part>,
     /// Gets, one after the other; as many of names that do not exist.
     #[arg(long, default_value_t = 10_000)]
@@ -88,6 +88,8 @@ pub(crate) enum Part {
     Reads,
     /// Claims and deletions.
     Claims,
+    /// Gets and claims through kube-apiserver.
+    Aggregated,
     /// Claims at the gateway of a node.
     Gateway,
     /// Watchers, and the server at rest with them.

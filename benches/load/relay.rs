@@ -23,7 +23,7 @@ pub(crate) struct Relay(Bare);
 impl Relay {
     pub(crate) async fn start(daemon: &str) -> anyhow::Result<Self> {
         let files = [(DAEMON, daemon.as_bytes())];
-        Ok(Self(Bare::start("relay", files).await?))
+        Ok(Self(Bare::start("relay", &["localhost"], files).await?))
     }
 
     pub(crate) async fn claim(&self) -> anyhow::Result<Claim> {

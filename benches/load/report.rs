@@ -39,6 +39,8 @@ pub(crate) enum Unit {
     Percent,
     #[serde(rename = "/s")]
     PerSecond,
+    #[serde(rename = "×")]
+    Times,
 }
 
 /// The number to reach, in the row's unit.
@@ -176,6 +178,7 @@ impl fmt::Display for Unit {
             Self::Megabytes => "MB",
             Self::Percent => "%",
             Self::PerSecond => "/s",
+            Self::Times => "×",
         })
     }
 }
