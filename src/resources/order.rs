@@ -87,12 +87,15 @@ pub(super) fn warn_of_loss(
             return context.warn("the sandbox is gone from its node: this object does not survive a restart of this server");
         }
     };
-    let forgotten = Sandbox {
+    let user = stored.value.user.as_deref();
+    let forgotten = || Sandbox {
         user: None,
         ..stored.value.clone()
     };
     let shown = |sandbox| sandboxes.text(sandbox, stored.version);
-    if shown(&stored.value) == shown(&forgotten) {
+    // Owners show, and nearly all objects have some.
+    let has_owners = user.is_some_and(|user| !user.managed_fields.is_empty());
+    if !has_owners && shown(&stored.value) == shown(&forgotten()) {
         return;
     }
     context.warn(format!("{reason}: what this object says beside its node's facts may not survive a restart of this server"));
@@ -152,7 +155,7 @@ pub(super) fn user_part(object: &Value) -> UserPart {
         generation: metadata["generation"].as_i64().unwrap_or(1) - i64::from(is_deleted),
         shutdown_time: shutdown_time(object),
         shutdown_policy: policy,
-        spec: spec.to_string().into(),
+        spec: json(&spec),
     }
 }
 
@@ -220,9 +223,15 @@ fn snapshot(
 /// A list as JSON; empty when there is none.
 fn json_list(list: &Value) -> Box<str> {
     match list {
-        Value::Array(items) if !items.is_empty() => list.to_string().into(),
+        Value::Array(items) if !items.is_empty() => json(list),
         _ => "".into(),
     }
+}
+
+/// The value as text.
+fn json(value: &Value) -> Box<str> {
+    let text = serde_json::to_string(value);
+    text.expect("a JSON value serializes").into()
 }
 
 /// `spec.shutdownTime`.

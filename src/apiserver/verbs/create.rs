@@ -1,9 +1,12 @@
 //! CREATE: everything that can refuse runs before the resource's own hook, which spends something.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use http::{Response, StatusCode};
-use serde_json::{Map, Value};
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
 
 use super::{
     faults::{check_metadata, check_size, faults_of, judge},
@@ -296,11 +299,30 @@ fn created_json<R: Resource>(
     if created.once.is_empty() {
         return json;
     }
-    let mut object: Value = serde_json::from_slice(&json).expect("the machinery writes valid JSON");
-    for (key, value) in &created.once {
-        object["metadata"]["annotations"][key] = value.as_str().into();
-    }
-    serde_json::to_vec(&object).expect("a JSON value serializes")
+    let with_once = || {
+        let mut object: Fields<'_> = serde_json::from_slice(&json)?;
+        let mut metadata = fields(&object, "metadata")?;
+        let mut annotations = fields(&metadata, "annotations")?;
+        let once = created.once.iter();
+        let once = once.map(|(key, value)| Ok((key, to_raw_value(value)?)));
+        let once: Vec<_> = once.collect::<serde_json::Result<_>>()?;
+        annotations.extend(once.iter().map(|(key, value)| (key.to_string(), &**value)));
+        let annotations = to_raw_value(&annotations)?;
+        metadata.insert("annotations".into(), &annotations);
+        let metadata = to_raw_value(&metadata)?;
+        object.insert("metadata".into(), &metadata);
+        serde_json::to_vec(&object)
+    };
+    with_once().expect("the machinery writes valid JSON")
+}
+
+/// An object whose values are left as they are written.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The fields of the object in a field; none if it is absent.
+fn fields<'a>(of: &Fields<'a>, name: &str) -> serde_json::Result<Fields<'a>> {
+    let object = of.get(name).map_or("{}", |raw| raw.get());
+    serde_json::from_str(object)
 }
 
 /// The Status for a namespace that takes no new objects.
