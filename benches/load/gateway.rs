@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const API: &str = "extensions.agents.x-k8s.io/v1beta1";
 
 /// Claims in a row. Their records come 5 ms after each, so that they are not what is measured.
-const IN_A_ROW: usize = 5;
+const IN_A_ROW: usize = 10;
 /// The node keeps 40 VMs warm, and has another one 200 ms after a claim.
 const REFILLED: Duration = Duration::from_millis(250);
 

@@ -191,6 +191,7 @@ where
         )
     };
     let in_flight = begin();
+    let wants_upgrade = asks_to_upgrade(&request);
     let on_upgrade = hyper::upgrade::on(&mut request);
     // The handler runs inside the future, so that a panic before its first await is caught too. What it shares with other
     // requests is behind locks that do not poison and atomics: there is no half-written state to fear.
@@ -203,6 +204,12 @@ where
             panicked().map(Either::Right)
         }
     };
+    if wants_upgrade && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        // kube-apiserver passes the answer on as it is and closes its client's connection, who has to know: a client that keeps
+        // the connection loses its next request.
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
     if asks_to_close(&response) {
         connection.close();
     }
@@ -221,6 +228,15 @@ fn panicked() -> Response<Full<Bytes>> {
         HeaderValue::from_static("application/json"),
     );
     response
+}
+
+/// By the test that kube-apiserver makes.
+fn asks_to_upgrade<B>(request: &Request<B>) -> bool {
+    let mut connection = request.headers().get_all(header::CONNECTION).iter();
+    connection.any(|value| {
+        let value = value.as_bytes().to_ascii_lowercase();
+        value.windows(b"upgrade".len()).any(|it| it == b"upgrade")
+    })
 }
 
 /// `Connection: close` has no meaning in HTTP/2, where hyper drops it: it is turned into GOAWAY.

@@ -133,6 +133,10 @@ async fn refusals_come_through_kube_apiserver_as_they_are() {
         for way in Way::both(&stage, user) {
             let answer = way.ask(path, others).await;
             assert_eq!(answer.status(), code, "{path} {others:?}");
+            // Ours alone: others are refused by kube-apiserver.
+            if user == Some(ADMIN) {
+                assert_eq!(answer.headers()["connection"], "close", "{path} {others:?}");
+            }
             let status: Value = serde_json::from_str(&tls_client::text(answer).await).unwrap();
             assert_eq!(status["code"], code, "{status}");
         }

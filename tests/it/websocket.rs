@@ -259,6 +259,14 @@ async fn who_asks_for_another_protocol_or_is_no_watch_is_answered_plainly() {
         let answer = ask_as_admin(&workshop.door, path, others).await;
         assert_eq!(answer.status(), StatusCode::OK, "{path} {others:?}");
         assert!(!answer.headers().contains_key("upgrade"));
+        // kube-apiserver closes the connection that it passes such an answer on to.
+        let asked_to_upgrade = !others.contains(&("connection", "keep-alive"));
+        let connection = answer.headers().get("connection");
+        assert_eq!(
+            connection.is_some_and(|it| it == "close"),
+            asked_to_upgrade,
+            "{path} {others:?}"
+        );
         let answer = Answer::of(answer).await;
         assert!(answer.text().starts_with('{'), "{path} {others:?}");
     }
