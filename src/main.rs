@@ -3,7 +3,7 @@
 use clap::Parser;
 use sandbox_apiserver::cli::{Cli, run};
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    run(Cli::parse()).await
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    cli.runtime()?.block_on(run(cli))
 }

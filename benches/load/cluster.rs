@@ -121,6 +121,10 @@ impl Cluster {
 }
 
 impl Server {
+    pub(crate) fn pid(self) -> u32 {
+        self.0.pid()
+    }
+
     pub(crate) fn cpu(self) -> anyhow::Result<Duration> {
         self.0.cpu()
     }

@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 
 pub(crate) use self::node::{Files, GatewayNode};
 use crate::{
+    awake::Awake,
     cluster::{CLAIMS_NAMESPACE, Cluster, Name},
     direct::Daemon,
     latency::Latencies,
     options::Options,
+    process::signal,
     relay::Relay,
     report::{Goal, NO_GOALS, Report},
     stage::TEMPLATE,
@@ -27,14 +29,13 @@ const API: &str = "extensions.agents.x-k8s.io/v1beta1";
 /// Claims in a row. Their records come 5 ms after each, so that they are not what is measured.
 const IN_A_ROW: usize = 10;
 /// The node keeps 40 VMs warm, and has another one 200 ms after a claim.
-const REFILLED: Duration = Duration::from_millis(250);
+const SETTLED: Duration = Duration::from_millis(250);
 
 /// Some claims in a row at the gateway, as many that it refuses by itself, as many through a relay and as many at the daemon, over
-/// and over; then one at a time that a watcher waits for. All are recorded before the next ones, so that the numbers are those of
-/// a gateway that does nothing else.
+/// and over; then one at a time that a watcher waits for. All are recorded before the next ones, and the server, which in a cluster
+/// has cores of its own, stands still during those in a row, so that the numbers are those of a node.
 ///
-/// The gateway tells the server of a claim by the agent's feed. A watcher's time runs from the request to the gateway, so that it
-/// has the claim's own in it.
+/// The gateway tells the server of a claim by the agent's feed. A watcher's time runs from the gateway's answer.
 pub(crate) async fn measure(
     cluster: &mut Cluster,
     options: &Options,
@@ -71,11 +72,14 @@ pub(crate) async fn measure(
     };
     let [mut served, mut refused, mut relayed, mut direct, mut told] =
         [(); 5].map(|()| Latencies::default());
+    let settle = async || tokio::time::sleep(SETTLED).await;
+    let awake = Awake::start()?;
     // The first round pays for the reviews and for the pool.
     for round in 0..=n_rounds {
         let names: Vec<_> = (0..IN_A_ROW)
             .map(|n| format!("gateway-{round}-{n}"))
             .collect();
+        let stopped = Stopped::begin(cluster.server.pid())?;
         for name in &names {
             let (id, latency) = claim(name).await?;
             ids.push(id);
@@ -83,11 +87,13 @@ pub(crate) async fn measure(
                 served.add(latency);
             }
         }
+        // Now it hears of them.
+        drop(stopped);
         for name in &names {
             is_recorded(name).await?;
         }
         // Each kind begins when all is quiet again behind the one before.
-        tokio::time::sleep(REFILLED).await;
+        settle().await;
         for name in &names {
             // As a claim is, but for the daemon: who asks is known, may do so, and the name is taken.
             let (status, answer, latency) = caller.timed_claim(CLAIMS_NAMESPACE, name).await;
@@ -96,7 +102,7 @@ pub(crate) async fn measure(
                 refused.add(latency);
             }
         }
-        tokio::time::sleep(REFILLED).await;
+        settle().await;
         for _ in 0..IN_A_ROW {
             let claimed = relay.claim().await?;
             daemon.release(&claimed.id).await?;
@@ -104,7 +110,7 @@ pub(crate) async fn measure(
                 relayed.add(claimed.latency);
             }
         }
-        tokio::time::sleep(REFILLED).await;
+        settle().await;
         for _ in 0..IN_A_ROW {
             let claimed = daemon.claim().await?;
             daemon.release(&claimed.id).await?;
@@ -112,17 +118,17 @@ pub(crate) async fn measure(
                 direct.add(claimed.latency);
             }
         }
-        tokio::time::sleep(REFILLED).await;
+        settle().await;
     }
+    drop(awake);
     // Not before: this process is the watcher as well, and would wait for itself.
     let watcher = watches::open(cluster, 1).await?;
     for round in 0..n_rounds {
         let watched = format!("gateway-watched-{round}");
         watcher.forget();
-        let begun = Instant::now();
         ids.push(claim(&watched).await?.0);
         let name = Name::of_claim(watched.clone());
-        told.extend(watcher.all_have(&name, begun).await?);
+        told.extend(watcher.all_have(&name, Instant::now()).await?);
         is_recorded(&watched).await?;
     }
     report.latencies(
@@ -152,7 +158,7 @@ pub(crate) async fn measure(
         .goal(Goal::AtMost(0.15))
         .ceiling(own(&relayed).as_secs_f64() * 1e3);
     report.latencies(
-        "claim at the gateway to event",
+        "answer of the gateway to event",
         &told,
         [None, Some(Goal::AtMost(5.0))],
         None,
@@ -174,4 +180,21 @@ fn pool() -> String {
     let pool = json!({"apiVersion": API, "kind": "SandboxWarmPool", "metadata": metadata,
         "spec": {"replicas": 1, "sandboxTemplateRef": {"name": "pool"}}});
     json!({"apiVersion": "v1", "kind": "List", "items": [template, pool]}).to_string()
+}
+
+/// The server, standing still: it has cores of its own where agents run, and would take those of the agent here.
+struct Stopped(String);
+
+impl Stopped {
+    fn begin(pid: u32) -> anyhow::Result<Self> {
+        let stopped = Self(pid.to_string());
+        ensure!(signal("STOP", &stopped.0), "the server is gone");
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal("CONT", &self.0);
+    }
 }

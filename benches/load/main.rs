@@ -6,6 +6,7 @@
 //! compare with the ceiling, which was measured in the same run by the same client.
 
 mod aggregated;
+mod awake;
 mod bare;
 mod ceiling;
 mod claims;

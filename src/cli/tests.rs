@@ -1,7 +1,8 @@
-//! How a server ends, with the agents of its nodes in the same process.
+//! What a command runs on, and how a server ends with the agents of its nodes in the same process.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use clap::Parser;
 use tokio::{
     net::TcpListener,
     sync::mpsc,
@@ -10,6 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Cli,
     dev::{access, publish, start_agents, wait_until_ready},
     server::Process,
 };
@@ -152,4 +154,22 @@ async fn what_is_written_while_the_server_ends_is_kept_on_its_node() {
     timeout(PATIENCE, bench.tasks.finish(PATIENCE))
         .await
         .expect("inventory and agent end with the last answer");
+}
+
+#[test]
+fn an_agent_works_on_one_thread_and_others_on_all_cores() {
+    let n_workers = |command: &[&str]| {
+        let arguments = ["sandbox-apiserver"].iter().chain(command);
+        let runtime = Cli::parse_from(arguments).runtime().unwrap();
+        runtime.metrics().num_workers()
+    };
+    let agent = [
+        "agent",
+        "--node-name=n1",
+        "--sandboxd-token-file=t",
+        "--state-dir=s",
+    ];
+    assert_eq!(n_workers(&agent), 1);
+    let n_cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(n_workers(&["sim"]), n_cores);
 }

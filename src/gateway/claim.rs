@@ -19,6 +19,7 @@ use crate::{
     sandboxd::{self, CheckpointClaim, ClaimReply, ClaimRequest, Claimed},
     snapshots::Snapshot,
     store::Stored,
+    telemetry::Attended,
 };
 
 /// Nodes asked for one claim before it is given up.
@@ -108,9 +109,14 @@ impl Gateway {
             terminating: taken.terminating,
         })?;
         let claim = Claim::new(self.clone(), Arc::new(name), order, quota);
-        let (answer_tx, answer_rx) = oneshot::channel();
-        self.inner.tasks.spawn(claim.run(answer_tx));
-        let answer = answer_rx.await.unwrap_or(Err(Error::Ending));
+        let (answer_tx, mut answer_rx) = oneshot::channel();
+        let run = Attended::new(&self.inner.tasks, claim.run(answer_tx));
+        let answer = tokio::select! {
+            biased;
+            () = run => answer_rx.await,
+            answer = &mut answer_rx => answer,
+        };
+        let answer = answer.unwrap_or(Err(Error::Ending));
         let metrics = &self.inner.metrics;
         metrics
             .claim_duration

@@ -1,6 +1,6 @@
 //! Claims and lifecycle calls, routed to the node that can answer them, with nothing lost on the way.
 //!
-//! What a client asked for runs on a task of its own: a client that leaves changes who is told, not what happens. The rules:
+//! What a client asked for goes on without it: a client that leaves changes who is told, not what happens. The rules:
 //!
 //! - A claim goes to one node at a time. It goes elsewhere when the node did nothing, or did not say what it did; in the
 //!   second case the node is asked afterwards, and what it granted beside the winner is released.

@@ -9,6 +9,7 @@ use crate::{
     meta::UnixTime,
     sandboxd::{self, Ended},
     store::Stored,
+    telemetry::Attended,
 };
 
 /// Pauses before a node is asked again for what it denied.
@@ -49,9 +50,7 @@ impl Gateway {
             return Ok(forgotten);
         }
         self.check_release(&record.value)?;
-        let release = self.clone().release_kept(record);
-        let release = self.inner.tasks.spawn(release);
-        release.await.unwrap_or(Err(Error::Ending))
+        Attended::new(&self.inner.tasks, self.clone().release_kept(record)).await
     }
 
     /// Whether a release of the sandbox could be begun now.

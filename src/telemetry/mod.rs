@@ -3,12 +3,14 @@
 //! The lowest room that knows of a process. Other rooms take a [`Check`], a [`Metrics`] or a [`Tasks`] as an argument, so
 //! that nothing here is global but the log.
 
+mod attended;
 mod log;
 mod metrics;
 mod readiness;
 mod shutdown;
 mod tasks;
 
+pub use attended::Attended;
 pub use log::{DEFAULT_FILTER, Error, LogFormat, Result, init_log};
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics, latency_histogram};
 pub use readiness::{Check, Probe, ProbeAnswer, Readiness};

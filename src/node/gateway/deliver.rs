@@ -7,7 +7,6 @@ use tokio::sync::oneshot;
 use super::{
     CLAIM_WITHIN, Gateway,
     answer::{Granted, Refusal},
-    attended::Attended,
     book::{Owed, Want},
     request::Order,
 };
@@ -16,6 +15,7 @@ use crate::{
     feed::{Reservation, Row, State, Unreserved},
     meta::{is_dns1123_label, is_dns1123_subdomain},
     sandboxd::{self, ClaimReply, ClaimRequest, Claimed, NodeTime},
+    telemetry::Attended,
 };
 
 type Answer = Result<Granted, Refusal>;

@@ -32,7 +32,6 @@
 
 mod access;
 mod answer;
-mod attended;
 mod book;
 mod deliver;
 mod metrics;

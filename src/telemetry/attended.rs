@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use tokio::runtime::Handle;
@@ -11,18 +11,27 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 /// Polls `work`. Dropped before its end, it leaves the rest to a task: what was begun is finished in any case. A task from the
 /// beginning was rejected: who waits for one is woken by it, on another core most times, which takes longer than the work.
 ///
-/// Either way it is counted among `tasks` until it ends.
-pub(super) struct Attended<W: Future<Output = ()> + Send + 'static> {
+/// Either way it is counted among the tasks that it was made with until it ends.
+#[derive(Debug)]
+pub struct Attended<W>
+where
+    W: Future<Output: Send> + Send + 'static,
+{
     work: Option<Pin<Box<W>>>,
     tasks: TaskTracker,
     runtime: Handle,
     _counted: TaskTrackerToken,
 }
 
-impl<W: Future<Output = ()> + Send + 'static> Attended<W> {
+impl<W> Attended<W>
+where
+    W: Future<Output: Send> + Send + 'static,
+{
+    /// `work` as one of `tasks`.
+    ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub(super) fn new(tasks: &TaskTracker, work: W) -> Self {
+    pub fn new(tasks: &TaskTracker, work: W) -> Self {
         Self {
             work: Some(Box::pin(work)),
             tasks: tasks.clone(),
@@ -32,19 +41,29 @@ impl<W: Future<Output = ()> + Send + 'static> Attended<W> {
     }
 }
 
-impl<W: Future<Output = ()> + Send + 'static> Future for Attended<W> {
-    type Output = ();
+impl<W> Future for Attended<W>
+where
+    W: Future<Output: Send> + Send + 'static,
+{
+    type Output = W::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(work) = &mut self.work {
-            ready!(work.as_mut().poll(cx));
-            self.work = None;
+    /// # Panics
+    /// After its end.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<W::Output> {
+        // Not in its place while it is polled: what has panicked is not to be gone on with.
+        let mut work = self.work.take().expect("polled after its end");
+        let polled = work.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.work = Some(work);
         }
-        Poll::Ready(())
+        polled
     }
 }
 
-impl<W: Future<Output = ()> + Send + 'static> Drop for Attended<W> {
+impl<W> Drop for Attended<W>
+where
+    W: Future<Output: Send> + Send + 'static,
+{
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             self.tasks.spawn_on(work, &self.runtime);
@@ -54,8 +73,9 @@ impl<W: Future<Output = ()> + Send + 'static> Drop for Attended<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{panic::AssertUnwindSafe, time::Duration};
 
+    use futures::FutureExt;
     use tokio::{
         sync::oneshot,
         time::{sleep, timeout},
@@ -82,12 +102,20 @@ mod tests {
     async fn what_is_waited_for_is_done_here() {
         let tasks = TaskTracker::new();
         let here = tokio::task::try_id();
-        let work = Attended::new(&tasks, async move {
-            assert_eq!(tokio::task::try_id(), here);
+        let work = Attended::new(&tasks, async {
             tokio::task::yield_now().await;
+            tokio::task::try_id()
         });
         assert_eq!(tasks.len(), 1);
-        work.await;
+        assert_eq!(work.await, here);
+        assert!(tasks.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_has_panicked_is_not_gone_on_with() {
+        let tasks = TaskTracker::new();
+        let work = Attended::new(&tasks, async { panic!("on purpose") });
+        assert!(AssertUnwindSafe(work).catch_unwind().await.is_err());
         assert!(tasks.is_empty());
     }
 }
