@@ -21,6 +21,7 @@ mod quiet;
 mod reads;
 mod relay;
 mod report;
+mod scale;
 mod usage;
 mod watches;
 
@@ -78,6 +79,9 @@ fn main() -> anyhow::Result<()> {
     if let Some(directory) = &options.relay {
         return relay::serve(directory);
     }
+    if let Some(trial) = options.trial {
+        return trial.run(&options);
+    }
     if let Some(directory) = &options.compare {
         return compare::print(directory);
     }
@@ -89,8 +93,16 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(options: Options) -> anyhow::Result<()> {
-    let mut cluster = Cluster::start(&options).await?;
     let mut report = Report::new();
+    // First, while nothing else runs that could be in its way.
+    if options.runs(Part::Scale) {
+        quiet::wait().await?;
+        scale::measure(&options, &mut report)?;
+    }
+    if options.parts.iter().all(|part| *part == Part::Scale) {
+        return finish(&report, &options);
+    }
+    let mut cluster = Cluster::start(&options).await?;
     report.memory("memory, before the load", cluster.server.memory()?, None);
     if options.runs(Part::Reads) {
         quiet::wait().await?;
@@ -116,6 +128,10 @@ async fn measure(options: Options) -> anyhow::Result<()> {
         watches::measure(&cluster, &watchers, &options, &mut report).await?;
         quiet::measure(&cluster, &options, &mut report).await?;
     }
+    finish(&report, &options)
+}
+
+fn finish(report: &Report, options: &Options) -> anyhow::Result<()> {
     print!("{report}");
-    report.write(&options)
+    report.write(options)
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
+use crate::scale::Trial;
+
 /// Measures the server under load.
 #[derive(Clone, Debug, Parser, Serialize)]
 pub(crate) struct Options {
@@ -21,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 100)]
     pub(crate) warm: u32,
     /// What to measure.
-    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Reads, Part::Claims, Part::Aggregated, Part::Gateway, Part::Watches])]
+    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Scale, Part::Reads, Part::Claims, Part::Aggregated, Part::Gateway, Part::Watches])]
     pub(crate) parts: Vec<Part>,
     /// Gets, one after the other; as many of names that do not exist.
     #[arg(long, default_value_t = 10_000)]
@@ -56,6 +58,12 @@ pub(crate) struct Options {
     /// Seconds without a request; the default is one round of publications.
     #[arg(long, default_value_t = 30)]
     pub(crate) idle_seconds: u64,
+    /// Nodes of the part `scale`, each an inventory in memory.
+    #[arg(long, default_value_t = 400)]
+    pub(crate) scale_nodes: usize,
+    /// Sandboxes of the part `scale`, over all its nodes.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) scale_sandboxes: usize,
     /// Further flags of the server.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     pub(crate) serve_flags: Vec<String>,
@@ -74,6 +82,10 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     #[serde(skip)]
     pub(crate) relay: Option<PathBuf>,
+    /// Be this trial of the part `scale`.
+    #[arg(long, hide = true, value_enum)]
+    #[serde(skip)]
+    pub(crate) trial: Option<Trial>,
     /// What `cargo bench` says to every benchmark.
     #[arg(long, hide = true)]
     #[serde(skip)]
@@ -84,6 +96,8 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Part {
+    /// The index at its largest, in process, and the binary.
+    Scale,
     /// Get, lists, pages.
     Reads,
     /// Claims and deletions.

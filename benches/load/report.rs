@@ -31,8 +31,12 @@ pub(crate) struct Row {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Unit {
+    #[serde(rename = "µs")]
+    Microseconds,
     #[serde(rename = "ms")]
     Milliseconds,
+    #[serde(rename = "B")]
+    Bytes,
     #[serde(rename = "MB")]
     Megabytes,
     #[serde(rename = "%")]
@@ -174,7 +178,9 @@ impl fmt::Display for Report {
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Microseconds => "µs",
             Self::Milliseconds => "ms",
+            Self::Bytes => "B",
             Self::Megabytes => "MB",
             Self::Percent => "%",
             Self::PerSecond => "/s",

@@ -18,6 +18,13 @@ pub(crate) struct Memory {
 }
 
 impl Usage {
+    /// This process.
+    pub(crate) fn own() -> Self {
+        Self {
+            pid: std::process::id(),
+        }
+    }
+
     /// The process that runs `binary` with `flag` among its arguments.
     ///
     /// Asked of the kernel, because our child is the shell that guards it.
