@@ -12,13 +12,13 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
-use sandbox_apiserver::serving::PemPair;
+use sandbox_apiserver::serving::{PemPair, ServeOptions};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -49,15 +49,23 @@ pub(crate) struct Bare {
     _directory: Directory,
 }
 
+/// What it answers with: bytes that are there, or a stream.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
 /// What it does with a request.
 pub(crate) type Task =
-    Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Full<Bytes>>> + Send + Sync>;
+    Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
-pub(crate) fn task<F>(answer: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static) -> Task
+pub(crate) fn task<F, B>(answer: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static) -> Task
 where
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
-    Arc::new(move |request| Box::pin(answer(request)))
+    Arc::new(move |request| {
+        let response = answer(request);
+        let boxed = response.map(|response| response.map(|body| body.boxed_unsync()));
+        boxed.boxed()
+    })
 }
 
 impl Bare {
@@ -151,7 +159,10 @@ async fn accept(port: u16, config: ServerConfig, task: Task) -> anyhow::Result<(
                 let answer = task(request);
                 async { Ok::<_, Infallible>(answer.await) }
             });
-            let http2 = http2::Builder::new(TokioExecutor::new());
+            // As many streams as the real one allows.
+            let streams = ServeOptions::default().max_concurrent_streams;
+            let mut http2 = http2::Builder::new(TokioExecutor::new());
+            http2.max_concurrent_streams(streams);
             let _ = http2.serve_connection(TokioIo::new(stream), service).await;
         });
     }

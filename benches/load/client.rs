@@ -31,6 +31,11 @@ pub(crate) struct Answer {
 }
 
 impl Client {
+    /// On a connection that is there already.
+    pub(crate) fn new(sender: SendRequest<Body>) -> Self {
+        Self { sender }
+    }
+
     pub(crate) async fn connect(port: u16, config: ClientConfig) -> anyhow::Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stream = tls_client::connect(address, config)

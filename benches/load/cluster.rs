@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     client::Client,
     control_plane::{self, ControlPlane},
+    endpoint::Endpoint,
     gateway::{Files, GatewayNode},
     options::Options,
     stage::{self, API, Stage, StageOptions},
@@ -103,6 +104,11 @@ impl Cluster {
         Client::connect(self.port, self.config.clone()).await
     }
 
+    /// Where the server is, for connections of the same user from another runtime.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::new(self.port, self.config.clone())
+    }
+
     /// Every sandbox there is.
     pub(crate) async fn names(&self) -> anyhow::Result<Vec<Name>> {
         const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -131,6 +137,10 @@ impl Server {
 
     pub(crate) fn memory(self) -> anyhow::Result<Memory> {
         self.0.memory()
+    }
+
+    pub(crate) fn forget_peak(self) -> std::io::Result<()> {
+        self.0.forget_peak()
     }
 }
 

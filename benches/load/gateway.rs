@@ -20,6 +20,7 @@ use crate::{
     relay::Relay,
     report::{Goal, NO_GOALS, Report},
     stage::TEMPLATE,
+    watchers::Spread,
     watches,
 };
 
@@ -122,7 +123,7 @@ pub(crate) async fn measure(
     }
     drop(awake);
     // Not before: this process is the watcher as well, and would wait for itself.
-    let watcher = watches::open(cluster, 1).await?;
+    let watcher = watches::open(cluster, Spread::ONE).await?;
     for round in 0..n_rounds {
         let watched = format!("gateway-watched-{round}");
         watcher.forget();

@@ -14,15 +14,19 @@ mod client;
 mod cluster;
 mod compare;
 mod direct;
+mod endpoint;
+mod fan_out;
 mod gateway;
 mod latency;
 mod options;
+mod pressure;
 mod quiet;
 mod reads;
 mod relay;
 mod report;
 mod scale;
 mod usage;
+mod watchers;
 mod watches;
 
 #[allow(dead_code, reason = "shared with tests/cluster, which uses all of it")]
@@ -82,6 +86,9 @@ fn main() -> anyhow::Result<()> {
     if let Some(trial) = options.trial {
         return trial.run(&options);
     }
+    if let Some(directory) = &options.fan_out {
+        return fan_out::serve(directory);
+    }
     if let Some(directory) = &options.compare {
         return compare::print(directory);
     }
@@ -124,9 +131,12 @@ async fn measure(options: Options) -> anyhow::Result<()> {
     }
     if options.runs(Part::Watches) {
         quiet::wait().await?;
-        let watchers = watches::open(&cluster, options.watchers).await?;
-        watches::measure(&cluster, &watchers, &options, &mut report).await?;
+        let _watchers = watches::measure(&cluster, &options, &mut report).await?;
         quiet::measure(&cluster, &options, &mut report).await?;
+    }
+    if options.runs(Part::Pressure) {
+        quiet::wait().await?;
+        pressure::measure(&cluster, &options, &mut report).await?;
     }
     finish(&report, &options)
 }

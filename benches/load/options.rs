@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 100)]
     pub(crate) warm: u32,
     /// What to measure.
-    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Scale, Part::Reads, Part::Claims, Part::Aggregated, Part::Gateway, Part::Watches])]
+    #[arg(long, env = "BENCH_PARTS", value_enum, value_delimiter = ',', default_values_t = [Part::Scale, Part::Reads, Part::Claims, Part::Aggregated, Part::Gateway, Part::Watches, Part::Pressure])]
     pub(crate) parts: Vec<Part>,
     /// Gets, one after the other; as many of names that do not exist.
     #[arg(long, default_value_t = 10_000)]
@@ -46,12 +46,21 @@ pub(crate) struct Options {
     /// Claims under way at once.
     #[arg(long, default_value_t = 16)]
     pub(crate) in_flight: usize,
-    /// Watchers of all namespaces, each on a connection of its own.
+    /// Watchers of all namespaces.
     #[arg(long, env = "BENCH_WATCHERS", default_value_t = 50)]
     pub(crate) watchers: usize,
+    /// Connections that they are spread over. The server allows 250 streams on each.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) watch_connections: usize,
     /// Changes that the watchers are timed by.
     #[arg(long, default_value_t = 200)]
     pub(crate) changes: usize,
+    /// Seconds of lists, watches and claims at once. The server cuts a client that stalls after 50, by its pings.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) pressure_seconds: usize,
+    /// Watchers that read meanwhile.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) pressure_watchers: usize,
     /// Seconds between two publications of a node.
     #[arg(long, default_value_t = 30)]
     pub(crate) publish_period_seconds: u64,
@@ -86,6 +95,10 @@ pub(crate) struct Options {
     #[arg(long, hide = true, value_enum)]
     #[serde(skip)]
     pub(crate) trial: Option<Trial>,
+    /// Be the ceiling of watches, with the files of this directory.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub(crate) fan_out: Option<PathBuf>,
     /// What `cargo bench` says to every benchmark.
     #[arg(long, hide = true)]
     #[serde(skip)]
@@ -108,6 +121,8 @@ pub(crate) enum Part {
     Gateway,
     /// Watchers, and the server at rest with them.
     Watches,
+    /// Lists, watches, clients that stall, and claims, all at once.
+    Pressure,
 }
 
 impl Options {

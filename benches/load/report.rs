@@ -45,6 +45,11 @@ pub(crate) enum Unit {
     PerSecond,
     #[serde(rename = "×")]
     Times,
+    #[serde(rename = "kB")]
+    Kilobytes,
+    /// How many.
+    #[serde(rename = "")]
+    Count,
 }
 
 /// The number to reach, in the row's unit.
@@ -141,7 +146,11 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 5] {
-        let show = |number: f64| format!("{} {}", significant(number), self.unit);
+        let show = |number: f64| match self.unit {
+            // Of what is counted one more or less is a difference.
+            Unit::Count => format!("{number:.0}"),
+            unit => format!("{} {unit}", significant(number)),
+        };
         let (goal, met) = match self.goal {
             None => (String::new(), ""),
             Some(Goal::AtMost(goal)) => (format!("≤ {}", show(goal)), yes(self.measured <= goal)),
@@ -185,6 +194,8 @@ impl fmt::Display for Unit {
             Self::Percent => "%",
             Self::PerSecond => "/s",
             Self::Times => "×",
+            Self::Kilobytes => "kB",
+            Self::Count => "",
         })
     }
 }

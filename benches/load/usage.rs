@@ -1,6 +1,6 @@
 //! What a process has used, as the kernel counts it.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
 use anyhow::Context as _;
 
@@ -57,6 +57,13 @@ impl Usage {
             total += Duration::from_nanos(nanoseconds);
         }
         Ok(total)
+    }
+
+    /// Makes the peak of [`Self::memory`] begin anew.
+    ///
+    /// Source: `clear_refs` in proc(5).
+    pub(crate) fn forget_peak(self) -> io::Result<()> {
+        fs::write(format!("/proc/{}/clear_refs", self.pid), "5")
     }
 
     pub(crate) fn memory(self) -> anyhow::Result<Memory> {
