@@ -1,12 +1,12 @@
 //! Gets and claims through kube-apiserver, beside gets of a server that it proxies to as well and that only sends bytes.
 
 use anyhow::Context as _;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use rand::seq::IndexedRandom as _;
 use serde_json::{Value, json};
 
 use crate::{
+    api_service::{Backend, NAMESPACE},
     bare::Bare,
     claims,
     client::Client,
@@ -21,8 +21,7 @@ use crate::{
 const GROUP: &str = "bytes.sandbox-apiserver.example";
 const VERSION: &str = "v1";
 const RESOURCE: &str = "objects";
-/// Namespace and name of its Service.
-const NAMESPACE: &str = "sandbox-system";
+/// Name of its Service.
 const NAME: &str = "bytes";
 /// How much longer than its get ours may take. What kube-apiserver adds to both is most of either.
 const AT_MOST: Goal = Goal::AtMost(1.15);
@@ -126,19 +125,23 @@ impl Registered {
 }
 
 fn registration(server: &Bare) -> Value {
+    let backend = Backend {
+        group: GROUP,
+        name: NAME,
+        port: server.port,
+        ca_bundle: &server.ca,
+    };
     let rbac = "rbac.authorization.k8s.io";
-    let service = json!({"name": NAME, "namespace": NAMESPACE, "port": server.port});
-    let items = json!([
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME, "namespace": NAMESPACE},
-            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"name": "https", "port": server.port}]}},
-        {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": format!("{VERSION}.{GROUP}")},
-            "spec": {"group": GROUP, "version": VERSION, "groupPriorityMinimum": 100, "versionPriority": 100, "service": service,
-                "caBundle": BASE64_STANDARD.encode(&server.ca)}},
-        {"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": NAME},
-            "rules": [{"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": ["get"]}]},
-        {"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": NAME},
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": NAME},
-            "subjects": [{"apiGroup": rbac, "kind": "User", "name": USER}]},
-    ]);
+    let role = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": NAME},
+        "rules": [{"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": ["get"]}]});
+    let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": NAME},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": NAME},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": USER}]});
+    let items = [
+        backend.service(),
+        backend.api_service(VERSION, 100),
+        role,
+        binding,
+    ];
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }

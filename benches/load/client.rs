@@ -85,6 +85,18 @@ impl Client {
         Ok(response.into_body())
     }
 
+    /// Reads an answer to its end and keeps nothing of it.
+    pub(crate) async fn skim(&self, path: &str) -> anyhow::Result<()> {
+        let read = async {
+            let mut body = self.stream(path).await?;
+            while let Some(frame) = body.frame().await {
+                drop(frame?);
+            }
+            Ok(())
+        };
+        tokio::time::timeout(DEADLINE, read).await?
+    }
+
     async fn answer(&self, request: Request<Body>, expected: StatusCode) -> anyhow::Result<Answer> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let mut sender = self.sender.clone();

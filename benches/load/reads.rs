@@ -18,6 +18,8 @@ use crate::{
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 /// What kubectl and client-go's reflector read at once.
 const PAGE: usize = 500;
+/// Lists under way at once, for the memory that they take.
+const LISTS_AT_ONCE: usize = 16;
 
 /// Answers of the server, for the ceiling to repeat.
 pub(crate) struct Samples {
@@ -60,24 +62,22 @@ pub(crate) async fn measure(
 ) -> anyhow::Result<()> {
     gets(cluster, ceiling, options, report).await?;
     pages(cluster, ceiling, options, report).await?;
-    for (what, accept, path, goal) in [
-        (
-            "list all, JSON",
-            "application/json",
-            "/list",
-            Some(Goal::AtMost(300.0)),
-        ),
-        ("list all, Table", TABLE, "/table", None),
-    ] {
-        let kind = Kind {
-            what,
-            accept,
-            path,
-            goal,
-        };
-        lists(cluster, ceiling, &kind, options.lists, report).await?;
-    }
-    Ok(())
+    let json = Kind {
+        what: "list all, JSON",
+        accept: "application/json",
+        path: "/list",
+    };
+    let table = Kind {
+        what: "list all, Table",
+        accept: TABLE,
+        path: "/table",
+    };
+    let as_json = lists(cluster, ceiling, &json, options.lists, report).await?;
+    let as_table = lists(cluster, ceiling, &table, options.lists, report).await?;
+    report
+        .row("Table beside JSON, p50", as_table / as_json, Unit::Times)
+        .goal(Goal::AtMost(1.0));
+    memory_of_lists(cluster, report).await
 }
 
 async fn gets(
@@ -109,7 +109,7 @@ async fn gets(
     report.latencies(
         "get, random name",
         &found,
-        [Some(Goal::AtMost(0.5)), None],
+        [Some(Goal::AtMost(0.15)), Some(Goal::AtMost(1.0))],
         Some(&bytes),
     );
     let each = |spent: Duration| spent.as_secs_f64() * 1e3 / options.gets as f64;
@@ -146,7 +146,8 @@ async fn pages(
         bytes.add(ceiling.client.get("/page").await?.latency);
         path = next_page(&page.body)?;
     }
-    report.latencies("page of 500, JSON", &pages, NO_GOALS, Some(&bytes));
+    let goals = [Some(Goal::AtMost(3.0)), None];
+    report.latencies("page of 500, JSON", &pages, goals, Some(&bytes));
     Ok(())
 }
 
@@ -169,22 +170,17 @@ struct Kind {
     accept: &'static str,
     /// Where the ceiling has its bytes.
     path: &'static str,
-    goal: Option<Goal>,
 }
 
+/// Seconds that a list takes, p50.
 async fn lists(
     cluster: &Cluster,
     ceiling: &Bare,
     kind: &Kind,
     n_lists: usize,
     report: &mut Report,
-) -> anyhow::Result<()> {
-    let Kind {
-        what,
-        accept,
-        path,
-        goal,
-    } = kind;
+) -> anyhow::Result<f64> {
+    let Kind { what, accept, path } = kind;
     eprintln!("{n_lists} times {what}");
     let (mut lists, mut bytes) = (Latencies::default(), Latencies::default());
     let (mut spent, mut spent_on_bytes) = (Duration::ZERO, Duration::ZERO);
@@ -198,12 +194,41 @@ async fn lists(
         spent += cluster.server.cpu()? - before.0;
         spent_on_bytes += ceiling.usage.cpu()? - before.1;
     }
-    report.latencies(what, &lists, [*goal, None], Some(&bytes));
+    report.latencies(what, &lists, NO_GOALS, Some(&bytes));
+    let [own, of_bytes] = [&lists, &bytes].map(|it| it.percentile(50).as_secs_f64());
+    report
+        .row(
+            &format!("{what}, speed beside the ceiling"),
+            of_bytes / own,
+            Unit::Times,
+        )
+        .goal(Goal::AtLeast(0.8));
     let n_lists = u32::try_from(n_lists)?;
     report
         .time(&format!("{what}, CPU of the server"), spent / n_lists)
         .ceiling((spent_on_bytes / n_lists).as_secs_f64() * 1e3);
     report.row(&format!("{what}, size"), megabytes(size), Unit::Megabytes);
+    Ok(own)
+}
+
+/// What the server takes for lists while they are sent, beside what it had before.
+async fn memory_of_lists(cluster: &Cluster, report: &mut Report) -> anyhow::Result<()> {
+    for (at_once, goal) in [(1, 8.0), (LISTS_AT_ONCE, 64.0)] {
+        let mut clients = Vec::new();
+        for _ in 0..at_once {
+            clients.push(cluster.connect().await?);
+        }
+        let before = cluster.server.memory()?.resident;
+        cluster.server.forget_peak()?;
+        let path = all();
+        let lists = clients.iter().map(|client| client.skim(&path));
+        futures::future::try_join_all(lists).await?;
+        let more = cluster.server.memory()?.peak.saturating_sub(before);
+        let what = format!("list all, JSON, {at_once} at once, more memory");
+        report
+            .row(&what, megabytes(more), Unit::Megabytes)
+            .goal(Goal::AtMost(goal));
+    }
     Ok(())
 }
 

@@ -57,10 +57,6 @@ pub(crate) enum Unit {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Goal {
     AtMost(f64),
-    #[expect(
-        dead_code,
-        reason = "for the goals of throughput, which are not set yet"
-    )]
     AtLeast(f64),
 }
 

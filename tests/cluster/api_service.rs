@@ -31,6 +31,16 @@ pub(crate) struct Registration<'a> {
     _turn: Option<Turn<'a>>,
 }
 
+/// A server on this machine that kube-apiserver proxies a group to.
+pub(crate) struct Backend<'a> {
+    pub(crate) group: &'a str,
+    /// Of its Service.
+    pub(crate) name: &'a str,
+    pub(crate) port: u16,
+    /// PEM.
+    pub(crate) ca_bundle: &'a str,
+}
+
 /// The right to register, which one test has at a time.
 pub(crate) type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
@@ -89,14 +99,15 @@ impl ControlPlane {
         ca_bundle: &str,
     ) -> Registration<'a> {
         let registration = self.registered(versions);
-        let mut items = vec![namespace(), service(port)];
-        let priorities = (1..=100).rev();
-        items.extend(
-            versions
-                .iter()
-                .zip(priorities)
-                .map(|(version, priority)| api_service(version, priority, port, ca_bundle)),
-        );
+        let backend = Backend {
+            group: GROUP,
+            name: NAME,
+            port,
+            ca_bundle,
+        };
+        let mut items = vec![namespace(), backend.service()];
+        let versions = versions.iter().zip((1..=100).rev());
+        items.extend(versions.map(|(version, priority)| backend.api_service(version, priority)));
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
         let apply = [
             "apply",
@@ -148,32 +159,35 @@ fn namespace() -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 }
 
-/// Without kube-proxy no cluster IP leads anywhere; kube-apiserver resolves an ExternalName by itself.
-fn service(port: u16) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": NAME, "namespace": NAMESPACE},
-        "spec": {
-            "type": "ExternalName",
-            "externalName": "localhost",
-            "ports": [{"name": "https", "port": port}],
-        },
-    })
-}
+impl Backend<'_> {
+    /// Without kube-proxy no cluster IP leads anywhere; kube-apiserver resolves an ExternalName by itself.
+    pub(crate) fn service(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "spec": {
+                "type": "ExternalName",
+                "externalName": "localhost",
+                "ports": [{"name": "https", "port": self.port}],
+            },
+        })
+    }
 
-fn api_service(version: &str, priority: i32, port: u16, ca_bundle: &str) -> Value {
-    json!({
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {"name": format!("{version}.{GROUP}")},
-        "spec": {
-            "group": GROUP,
-            "version": version,
-            "groupPriorityMinimum": 1000,
-            "versionPriority": priority,
-            "service": {"name": NAME, "namespace": NAMESPACE, "port": port},
-            "caBundle": BASE64_STANDARD.encode(ca_bundle),
-        },
-    })
+    pub(crate) fn api_service(&self, version: &str, priority: i32) -> Value {
+        let Self { group, name, .. } = self;
+        json!({
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": format!("{version}.{group}")},
+            "spec": {
+                "group": group,
+                "version": version,
+                "groupPriorityMinimum": 1000,
+                "versionPriority": priority,
+                "service": {"name": name, "namespace": NAMESPACE, "port": self.port},
+                "caBundle": BASE64_STANDARD.encode(self.ca_bundle),
+            },
+        })
+    }
 }
