@@ -194,6 +194,7 @@ impl State {
                 matches!(source, Source::Publication { .. }) && node.told_lately(now.instant);
             let mut merged = merge(&known.value, row, hold.as_ref(), now.wall);
             merged.daemon = node.daemon();
+            merged.pool = node.merged_pool(known.value.pool.as_ref(), row.pool.as_ref());
             merged.node_lost = source.is_lost(node) && !merged.is_over();
             if is_older && contradicts(&merged, &known.value, now.wall) {
                 return false;
@@ -297,6 +298,19 @@ impl Node {
         }
         self.daemon.clone()
     }
+
+    fn merged_pool(
+        &mut self,
+        known: Option<&Arc<PoolKey>>,
+        reported: Option<&PoolKey>,
+    ) -> Option<Arc<PoolKey>> {
+        match reported {
+            Some(reported) if known.is_none_or(|known| **known != *reported) => {
+                Some(self.pool_keys.share(reported))
+            }
+            _ => known.cloned(),
+        }
+    }
 }
 
 /// Lets go of what the row confirms; the node's own word also settles what it contradicts. Returns what still holds.
@@ -338,7 +352,6 @@ fn merge(known: &Sandbox, row: &Row, hold: Option<&Hold>, now: UnixTime) -> Sand
         } else {
             row.address.clone()
         },
-        pool: merged_pool(known.pool.as_ref(), row.pool.as_ref()),
         from_checkpoint: row
             .from_checkpoint
             .clone()
@@ -349,14 +362,6 @@ fn merge(known: &Sandbox, row: &Row, hold: Option<&Hold>, now: UnixTime) -> Sand
         attempt: known.attempt.or_else(|| Attempt::of(&row.metadata)),
         gone: false,
         ..known.clone()
-    }
-}
-
-fn merged_pool(known: Option<&Arc<PoolKey>>, reported: Option<&PoolKey>) -> Option<Arc<PoolKey>> {
-    match (known, reported) {
-        (Some(known), Some(reported)) if **known != *reported => Some(Arc::new(reported.clone())),
-        (None, Some(reported)) => Some(Arc::new(reported.clone())),
-        (known, _) => known.cloned(),
     }
 }
 
@@ -378,7 +383,7 @@ fn first_seen(node: &mut Node, row: &Row, created: UnixTime, now: UnixTime) -> S
         node: node.name.clone(),
         address: row.address.clone(),
         daemon: node.daemon(),
-        pool: merged_pool(None, row.pool.as_ref()),
+        pool: node.merged_pool(None, row.pool.as_ref()),
         from_checkpoint: row.from_checkpoint.clone(),
         created,
         changed: created,

@@ -26,6 +26,7 @@ mod naming;
 mod node;
 mod nodes;
 mod placement;
+mod pool_keys;
 mod remnants;
 mod report;
 mod reservation;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::claims::Claims;
+use super::{claims::Claims, pool_keys::PoolKeys};
 use crate::{
     api::{ClaimId, NodeAddress, NodeName, PoolKey},
     meta::UnixTime,
@@ -143,6 +143,7 @@ pub(super) struct Node {
     pub(super) holds: HashMap<ClaimId, Hold>,
     pub(super) dead: Dead,
     pub(super) pools: HashMap<PoolKey, NodePool>,
+    pub(super) pool_keys: PoolKeys,
     pub(super) health: Health,
     pub(super) draining: bool,
     pub(super) cordoned: bool,
@@ -178,6 +179,7 @@ impl Node {
             holds: HashMap::new(),
             dead: Dead::default(),
             pools: HashMap::new(),
+            pool_keys: PoolKeys::default(),
             health: Health::Stale,
             draining: false,
             cordoned: false,

@@ -29,7 +29,7 @@ pub struct Granted {
     /// The daemon's id.
     pub claim: ClaimId,
     /// What it was made from.
-    pub pool: Option<Arc<PoolKey>>,
+    pub pool: Option<PoolKey>,
     /// Where it is reached, when the node says.
     pub address: CompactString,
     /// The checkpoint it was started from.
@@ -318,7 +318,7 @@ impl State {
             claim: granted.claim,
             node: granted.node,
             address: granted.address,
-            pool: granted.pool,
+            pool: granted.pool.map(|pool| node.pool_keys.share(&pool)),
             from_checkpoint: granted.from_checkpoint,
             created: granted.claimed_at,
             changed: granted.claimed_at,

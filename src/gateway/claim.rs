@@ -206,7 +206,7 @@ impl Claim {
         let granted = Granted {
             node: node.clone(),
             claim: reply.id.clone(),
-            pool: Some(Arc::new(self.order.pool.clone())),
+            pool: Some(self.order.pool.clone()),
             address: address(reply.owner_addr),
             from_checkpoint: reply.from_checkpoint.map(|id| id.as_str().into()),
             claimed_at,

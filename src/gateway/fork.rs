@@ -256,7 +256,7 @@ impl Gateway {
         let granted = Granted {
             node: parent.node.clone(),
             claim: child.id.clone(),
-            pool: parent.pool.clone(),
+            pool: parent.pool.as_deref().cloned(),
             address: address(child.owner_addr),
             from_checkpoint: child.from_checkpoint.as_ref().map(|id| id.as_str().into()),
             claimed_at,

@@ -154,7 +154,7 @@ fn mk_granted(node: &str, claim: &str, claimed_at: UnixTime) -> Granted {
     Granted {
         node: node.into(),
         claim: claim.into(),
-        pool: Some(Arc::new(mk_pool_key())),
+        pool: Some(mk_pool_key()),
         address: "10.0.0.9:80".into(),
         from_checkpoint: None,
         claimed_at,

@@ -114,7 +114,7 @@ impl Player<'_> {
         let granted = Granted {
             node: nodes::name(node),
             claim: claim.id.clone(),
-            pool: Some(Arc::new(pool())),
+            pool: Some(pool()),
             address: "10.0.0.1:80".into(),
             from_checkpoint: None,
             claimed_at: claim.claimed_at.unwrap(),
