@@ -91,7 +91,7 @@ impl Cluster {
         Ok(Self {
             client,
             server,
-            nodes: nodes(&control_plane).await?,
+            nodes: nodes(&stage).await?,
             port: stage.port,
             config,
             stage,
@@ -196,6 +196,7 @@ fn stage_options(options: &Options, namespaces: &[String], files: &Files) -> Sta
         sandboxes: options.sandboxes,
         warm: options.warm,
         publish_period: Duration::from_secs(options.publish_period_seconds),
+        ready_within: FULL_WITHIN,
         sim_flags: vec![format!("--namespaces={}", namespaces.join(","))],
         serve_flags: own.chain(options.serve_flags.iter().cloned()).collect(),
         ..StageOptions::default()
@@ -274,9 +275,9 @@ async fn wait_until_full(client: &Client, sandboxes: usize) -> anyhow::Result<()
     }
 }
 
-async fn nodes(control_plane: &ControlPlane) -> anyhow::Result<Vec<NodeAddress>> {
-    let template = "--output=jsonpath={range .items[*]}{.address}{\"\\n\"}{end}";
-    let kubectl = control_plane.kubectl();
-    let printed = kubectl.stdout(&["get", "nodeinventories", template]).await;
-    Ok(printed.lines().map(str::parse).collect::<Result<_, _>>()?)
+/// Asked of the simulator, since kubectl would read every inventory for it.
+async fn nodes(stage: &Stage) -> anyhow::Result<Vec<NodeAddress>> {
+    let nodes = stage.nodes.all().await;
+    let addresses = nodes.iter().filter_map(|node| node["address"].as_str());
+    Ok(addresses.map(str::parse).collect::<Result<_, _>>()?)
 }

@@ -19,6 +19,7 @@ mod fan_out;
 mod gateway;
 mod latency;
 mod options;
+mod plot;
 mod pressure;
 mod quiet;
 mod reads;
@@ -91,6 +92,9 @@ fn main() -> anyhow::Result<()> {
     }
     if let Some(directory) = &options.compare {
         return compare::print(directory);
+    }
+    if let Some(directory) = &options.plot {
+        return plot::draw(directory);
     }
     // One thread: a request and the answer to it never wait for another core to wake up.
     tokio::runtime::Builder::new_current_thread()

@@ -83,6 +83,10 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     #[serde(skip)]
     pub(crate) compare: Option<PathBuf>,
+    /// Measure nothing, and draw the numbers in the `sandboxes-*` and `watchers-*` files of this directory.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub(crate) plot: Option<PathBuf>,
     /// Be the ceiling, with the files of this directory.
     #[arg(long, hide = true)]
     #[serde(skip)]

@@ -52,6 +52,8 @@ pub(crate) struct StageOptions {
     /// Warm VMs on each node.
     pub(crate) warm: u32,
     pub(crate) publish_period: Duration,
+    /// How long the nodes may take to publish, and the server to be ready.
+    pub(crate) ready_within: Duration,
     /// Whether the server has a token for the nodes.
     pub(crate) token: bool,
     /// Where the server's Lease is.
@@ -69,6 +71,7 @@ impl Default for StageOptions {
             sandboxes: 0,
             warm: 20,
             publish_period: Duration::from_secs(30),
+            ready_within: READY_TIMEOUT,
             token: true,
             lease_namespace: "sandbox-system".to_owned(),
             sim_flags: Vec::new(),
@@ -169,7 +172,7 @@ impl Stage {
         let kubeconfig = control_plane.kubeconfig_as(SERVICE_ACCOUNT);
         let mut serve = start_serve(&options, &kubeconfig, port, directory.path());
         let direct = pointed_at(control_plane.config_as(ADMIN), &authority.pem(), port);
-        wait_until_ready(&direct, &mut serve).await;
+        wait_until_ready_within(&direct, &mut serve, options.ready_within).await;
         let registration = control_plane
             .register_in_turn(&turn, &["v1beta1", "v1alpha1"], port, &authority.pem())
             .await;
@@ -316,7 +319,7 @@ impl Stage {
     /// Waits until the server is ready.
     pub(crate) async fn serve_is_ready(&mut self) {
         let direct = self.direct_config(self.control_plane.config_as(ADMIN));
-        wait_until_ready(&direct, &mut self.serve).await;
+        wait_until_ready_within(&direct, &mut self.serve, self.options.ready_within).await;
     }
 }
 
@@ -434,11 +437,13 @@ async fn set_up_nodes(control_plane: &ControlPlane, nodes: Nodes, options: &Stag
     .await;
     let n_nodes = options.nodes + options.own_nodes;
     let kubectl = control_plane.kubectl();
-    eventually(READY_TIMEOUT, "every node has published", async || {
-        let names = kubectl
-            .stdout(&["get", "nodeinventories", "--output=name"])
+    let within = options.ready_within;
+    eventually(within, "every node has published", async || {
+        // A table, since for anything else kubectl would read the inventories themselves.
+        let rows = kubectl
+            .stdout(&["get", "nodeinventories", "--no-headers"])
             .await;
-        names.lines().count() == n_nodes
+        rows.lines().count() == n_nodes
     })
     .await;
     for node in options.nodes..n_nodes {
@@ -496,7 +501,11 @@ pub(crate) fn pointed_at(mut config: kube::Config, ca: &str, port: u16) -> kube:
 
 /// Waits until `/readyz` says ok.
 pub(crate) async fn wait_until_ready(config: &kube::Config, serve: &mut Process) {
-    let deadline = Instant::now() + READY_TIMEOUT;
+    wait_until_ready_within(config, serve, READY_TIMEOUT).await;
+}
+
+async fn wait_until_ready_within(config: &kube::Config, serve: &mut Process, within: Duration) {
+    let deadline = Instant::now() + within;
     let caller = Caller::new(config.clone());
     loop {
         let request = http::Request::get("/readyz?verbose").body(kube::client::Body::empty());

@@ -23,6 +23,7 @@ mod fuzz;
 mod gateway_client;
 mod goaway;
 mod golden;
+mod growth;
 mod harness;
 mod hostile;
 mod inventory;
