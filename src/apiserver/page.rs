@@ -36,6 +36,9 @@ pub(super) struct ContinueToken {
     namespace: String,
     #[serde(rename = "name")]
     name: String,
+    /// How many objects follow, if it was told: the next page need not count them.
+    #[serde(rename = "left", default, skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
 }
 
 impl ContinueToken {
@@ -45,7 +48,14 @@ impl ContinueToken {
             version: version.map_or(0, ResourceVersion::as_u64),
             namespace: last.namespace.to_string(),
             name: last.name.to_string(),
+            left: None,
         }
+    }
+
+    /// The same place, with so many objects behind it at its version.
+    #[must_use]
+    pub(super) fn before(self, left: Option<usize>) -> Self {
+        Self { left, ..self }
     }
 
     /// Reads a token.
@@ -66,6 +76,11 @@ impl ContinueToken {
     /// The version to read at; `None`: the newest.
     pub(super) fn version(&self) -> Option<ResourceVersion> {
         ResourceVersion::from_u64(self.version)
+    }
+
+    /// How many objects follow, if the page before told. Whoever forges it is told what they forged.
+    pub(super) fn left(&self) -> Option<usize> {
+        self.left.filter(|_| self.version != 0)
     }
 
     /// The object to go on behind.

@@ -174,6 +174,12 @@ impl<V: Value> Store<V> {
         self.state.read().objects.len_in(scope)
     }
 
+    /// The version of the newest change, and the number of objects in `scope` then.
+    pub fn head_with_count(&self, scope: &Scope) -> (ResourceVersion, usize) {
+        let state = self.state.read();
+        (state.head, state.objects.len_in(scope))
+    }
+
     /// Number of objects that a namespace would have now if those of these names, each told once, were among them.
     pub fn count_with<'a>(
         &self,

@@ -2,8 +2,6 @@
 //!
 //! Time is measured, of which the least of many short batches counts: whatever else the machine does can only add to a batch. The
 //! few and the many take turns, and a measurement that shows growth is made again, for a machine may be busy for all of one.
-//!
-//! A page of the server is not among them: it says how many sandboxes follow it, and counts them.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +17,7 @@ use sandbox_apiserver::{
 };
 use serde_json::Value;
 
-use crate::harness::{Cluster, item, mk_node};
+use crate::harness::{Cluster, SANDBOXES, item, mk_node};
 
 const FEW: usize = 1_000;
 const MANY: usize = 64_000;
@@ -56,6 +54,7 @@ async fn the_server_answers_as_soon_among_more_sandboxes() {
     let most = SERVER_GROWS_AT_MOST;
     check("a get", &sides, most, get).await;
     check("a get of nothing", &sides, most, get_nothing).await;
+    check("a page that says how many follow", &sides, most, get_page).await;
     check("a create and its delete", &sides, most, create_and_delete).await;
 }
 
@@ -156,7 +155,7 @@ async fn claim_and_release(index: &Index, turn: usize) {
     let granted = Granted {
         node: placement.node.clone(),
         claim: claim.clone(),
-        pool: Some(Arc::new(pool.clone())),
+        pool: Some(pool.clone()),
         address: "10.1.2.3:8080".into(),
         from_checkpoint: None,
         claimed_at: now.wall,
@@ -194,6 +193,17 @@ async fn get(server: &Server, turn: usize) {
 
 async fn get_nothing(server: &Server, _turn: usize) {
     assert_eq!(server.cluster.client.get(item("absent")).await.code(), 404);
+}
+
+async fn get_page(server: &Server, _turn: usize) {
+    let path = format!("{SANDBOXES}?limit=10");
+    let page = server.cluster.client.get(path).await;
+    let remaining = page.json()["metadata"]["remainingItemCount"].as_u64();
+    assert!(
+        remaining.is_some_and(|remaining| remaining > 900),
+        "{}",
+        page.text()
+    );
 }
 
 async fn create_and_delete(server: &Server, turn: usize) {

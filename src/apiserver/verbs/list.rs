@@ -35,8 +35,8 @@ pub(super) async fn list<R: Resource>(
     let negotiated = request.negotiate(Offer::List)?;
     let options = ListOptions::parse(&request.query, resource.definition().selectable_fields)?;
     let scope = request.scope(&options.selection.fields);
-    let (at, after) = settle(resource.as_ref(), &options.start, &scope).await?;
-    let n_objects = resource.store().count(&scope);
+    let Beginning { at, after, behind } = settle(resource.as_ref(), &options.start, &scope).await?;
+    let n_objects = behind.unwrap_or_else(|| resource.store().count(&scope));
     let mut lister = Lister {
         resource: resource.clone(),
         form: Form {
@@ -48,11 +48,12 @@ pub(super) async fn list<R: Resource>(
         at,
         resume: after.clone(),
         after,
+        behind,
+        n_shown: 0,
         left: options.limit,
         expected: options.limit.unwrap_or(usize::MAX).min(n_objects),
         now: UnixTime::now(),
         stage: Stage::Head,
-        any: false,
     };
     // Most lists are one chunk: they go out whole, and an error on the way is still an error and not a broken stream.
     let mut first = lister
@@ -88,22 +89,43 @@ pub(super) async fn list<R: Resource>(
     Ok(response(StatusCode::OK, MediaType::Json.as_str(), body))
 }
 
-/// The version to read at and the object to go on behind.
+/// Where a list begins.
+struct Beginning {
+    /// The version to read at.
+    at: ResourceVersion,
+    /// The object to go on behind.
+    after: Option<Key>,
+    /// Objects of the scope from there on, if that is known without counting.
+    behind: Option<usize>,
+}
+
 async fn settle<R: Resource>(
     resource: &R,
     start: &Start,
     scope: &Scope,
-) -> Result<(ResourceVersion, Option<Key>), Status> {
+) -> Result<Beginning, Status> {
     let store = resource.store();
+    let at_head = || {
+        let (at, n_objects) = store.head_with_count(scope);
+        Beginning {
+            at,
+            after: None,
+            behind: Some(n_objects),
+        }
+    };
     match start {
-        Start::Latest => Ok((store.head(), None)),
+        Start::Latest => Ok(at_head()),
         Start::NotOlderThan(version) => {
             reach(store, *version).await?;
-            Ok((store.head(), None))
+            Ok(at_head())
         }
         Start::Exact(version) => {
             reach(store, *version).await?;
-            Ok((*version, None))
+            Ok(Beginning {
+                at: *version,
+                after: None,
+                behind: None,
+            })
         }
         Start::Continue(token) => {
             let key = token.key(&list_name(resource, scope))?;
@@ -113,7 +135,11 @@ async fn settle<R: Resource>(
                     "invalid continue token: continue key is not valid: its version was never handed out",
                 ));
             }
-            Ok((version, Some(key)))
+            Ok(Beginning {
+                at: version,
+                after: Some(key),
+                behind: token.left(),
+            })
         }
     }
 }
@@ -140,14 +166,16 @@ struct Lister<R: Resource> {
     /// Behind which object the client goes on: the last it was shown, here or on the page before. Those looked at since do not
     /// count: if the version is forgotten, the list goes on with the newest, which may have others in between.
     resume: Option<Key>,
+    /// Objects behind where it began, if that is known.
+    behind: Option<usize>,
+    /// Items written.
+    n_shown: usize,
     /// Items that may still be shown.
     left: Option<usize>,
     /// Items that there will be at most, as far as can be told.
     expected: usize,
     now: UnixTime,
     stage: Stage,
-    /// Whether an item was written, so that the next needs a comma.
-    any: bool,
 }
 
 impl<R: Resource> Lister<R> {
@@ -194,10 +222,10 @@ impl<R: Resource> Lister<R> {
     }
 
     fn write(&mut self, object: &Stored<R::Object>, out: &mut Vec<u8>) {
-        if self.any {
+        if self.n_shown > 0 {
             out.push(b',');
         }
-        self.any = true;
+        self.n_shown += 1;
         self.form.list_item(
             self.resource.as_ref(),
             &object.value,
@@ -214,20 +242,22 @@ impl<R: Resource> Lister<R> {
     fn finish(&mut self, more: bool, out: &mut Vec<u8>) {
         let mut end = ListEnd::default();
         if more && let Some(last) = &self.resume {
-            end.continue_token = Some(self.token(Some(self.at), last).to_string());
-            end.remaining = self
-                .selection
-                .is_everything()
-                .then(|| self.remaining(last))
-                .flatten();
+            let is_everything = self.selection.is_everything();
+            end.remaining = is_everything.then(|| self.remaining(last)).flatten();
+            let token = self.token(Some(self.at), last).before(end.remaining);
+            end.continue_token = Some(token.to_string());
         }
         self.form
             .list_tail(self.resource.as_ref(), self.at, &end, out);
         self.stage = Stage::Done;
     }
 
-    /// Number of objects behind `last`, counted, as exactness is promised; `None` when the log has moved on meanwhile.
+    /// Number of objects behind `last`: those that it began with less those that it showed, else counted, as exactness is promised.
+    /// `None` when the log has moved on meanwhile.
     fn remaining(&self, last: &Key) -> Option<usize> {
+        if let Some(behind) = self.behind {
+            return Some(behind.saturating_sub(self.n_shown));
+        }
         self.resource
             .store()
             .count_after(&self.scope, last, self.at)
