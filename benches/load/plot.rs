@@ -55,8 +55,8 @@ const PLOTS: [Plot; 5] = [
         by: Growth::Watchers,
         cost: "milliseconds",
         rows: &[
-            "claim to event, every watcher, p50",
-            "claim to event, every watcher, p99",
+            "claim's answer to event, every watcher, p50",
+            "claim's answer to event, every watcher, p99",
             "claim to event, last watcher, p50",
             "claim to event, last watcher, p99",
         ],
