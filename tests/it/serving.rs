@@ -158,6 +158,7 @@ async fn handle(
             let nothing = futures::stream::pending();
             Response::new(StreamBody::new(nothing).boxed_unsync())
         }
+        "/page" => say(" ".repeat(64 << 10)),
         "/endless" => {
             let chunks =
                 futures::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![0; 64 << 10]))));
@@ -568,8 +569,8 @@ async fn who_takes_no_answer_is_let_go() {
         let _held = client.send_request(get(path)).await.unwrap();
         until_connections(&server, 0, path).await;
     }
-    // Every answer waits for somebody to read the socket.
-    for path in ["/", "/endless"] {
+    // Every answer waits for somebody to read the socket, when the kernel has taken what it does.
+    for path in ["/page", "/endless"] {
         let stream = connect(server.address, server.config("http/1.1"));
         let mut stream = stream.await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").repeat(1_000);
