@@ -15,8 +15,11 @@ use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
 use rustls::ServerConfig;
 use sandbox_apiserver::serving::{PemPair, ServeOptions};
 use tokio::net::TcpListener;
@@ -139,7 +142,7 @@ fn config(pair: &PemPair) -> anyhow::Result<ServerConfig> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = ["h2", "http/1.1"].map(|it| it.as_bytes().to_vec()).to_vec();
     Ok(config)
 }
 
@@ -161,9 +164,10 @@ async fn accept(port: u16, config: ServerConfig, task: Task) -> anyhow::Result<(
             });
             // As many streams as the real one allows.
             let streams = ServeOptions::default().max_concurrent_streams;
-            let mut http2 = http2::Builder::new(TokioExecutor::new());
-            http2.max_concurrent_streams(streams);
-            let _ = http2.serve_connection(TokioIo::new(stream), service).await;
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http2().max_concurrent_streams(streams);
+            let served = builder.serve_connection(TokioIo::new(stream), service);
+            let _ = served.await;
         });
     }
 }

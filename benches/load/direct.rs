@@ -10,7 +10,10 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use sandbox_apiserver::api::NodeAddress;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 
 use crate::stage::{NODE_TOKEN, TEMPLATE};
 
@@ -31,6 +34,14 @@ impl Daemon {
         let authority = address.authority();
         let stream = TcpStream::connect(&authority).await?;
         stream.set_nodelay(true)?;
+        Self::over(stream, authority).await
+    }
+
+    /// A daemon, or what stands for it, at the other end of a connection.
+    pub(crate) async fn over<S>(stream: S, authority: String) -> anyhow::Result<Self>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Self { sender, authority })
@@ -45,7 +56,15 @@ impl Daemon {
         let order = Self::order().to_string();
         let begun = Instant::now();
         let reply = self.post("/v1/claim", order.into()).await?;
-        Claim::read(&reply, begun.elapsed())
+        let latency = begun.elapsed();
+        let reply: Value = serde_json::from_slice(&reply)?;
+        let id = reply["id"].as_str();
+        Ok(Claim {
+            id: id
+                .with_context(|| format!("a claim without an id: {reply}"))?
+                .to_owned(),
+            latency,
+        })
     }
 
     pub(crate) async fn release(&mut self, id: &str) -> anyhow::Result<()> {
@@ -70,18 +89,5 @@ impl Daemon {
             String::from_utf8_lossy(&body)
         );
         Ok(body)
-    }
-}
-
-impl Claim {
-    pub(crate) fn read(reply: &[u8], latency: Duration) -> anyhow::Result<Self> {
-        let reply: Value = serde_json::from_slice(reply)?;
-        let id = reply["id"].as_str();
-        Ok(Self {
-            id: id
-                .with_context(|| format!("a claim without an id: {reply}"))?
-                .to_owned(),
-            latency,
-        })
     }
 }

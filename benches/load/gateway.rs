@@ -36,6 +36,8 @@ const SETTLED: Duration = Duration::from_millis(250);
 /// and over; then one at a time that a watcher waits for. All are recorded before the next ones, and the server, which in a cluster
 /// has cores of its own, stands still during those in a row, so that the numbers are those of a node.
 ///
+/// All speak HTTP/1.1, in which one asks for one thing at a time.
+///
 /// The gateway tells the server of a claim by the agent's feed. A watcher's time runs from the gateway's answer.
 pub(crate) async fn measure(
     cluster: &mut Cluster,
@@ -52,8 +54,9 @@ pub(crate) async fn measure(
     let node = GatewayNode::start(stage, files.context("one node at a time")?).await;
     node.is_heard(stage).await;
     let caller = node.caller(stage, CLAIMS_NAMESPACE, "bench", true).await;
+    let caller = caller.over_http1().await;
     let mut daemon = Daemon::connect(&node.daemon_address.parse()?).await?;
-    let relay = Relay::start(&node.daemon_address).await?;
+    let mut relay = Relay::start(&node.daemon_address).await?;
     let (admin, mut ids) = (stage.admin(), Vec::new());
     let claim = async |name: &str| {
         let (status, granted, latency) = caller.timed_claim(CLAIMS_NAMESPACE, name).await;

@@ -1,6 +1,11 @@
 //! The ceiling of a gateway: it hands each body on to a daemon and the answer back, and knows nothing of either.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -12,24 +17,34 @@ use tokio::sync::Mutex;
 use crate::{
     bare::{self, Bare},
     direct::{Claim, Daemon},
+    tls_client,
 };
 
 /// The file with the daemon's address.
 const DAEMON: &str = "daemon";
 
-/// A relay, running.
-pub(crate) struct Relay(Bare);
+/// A relay, running, and a connection to it.
+pub(crate) struct Relay {
+    client: Daemon,
+    _bare: Bare,
+}
 
 impl Relay {
     pub(crate) async fn start(daemon: &str) -> anyhow::Result<Self> {
         let files = [(DAEMON, daemon.as_bytes())];
-        Ok(Self(Bare::start("relay", &["localhost"], files).await?))
+        let bare = Bare::start("relay", &["localhost"], files).await?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, bare.port));
+        let config = tls_client::config(&bare.ca, None, &["http/1.1"]);
+        let stream = tls_client::connect(address, config).await?;
+        stream.get_ref().0.set_nodelay(true)?;
+        Ok(Self {
+            client: Daemon::over(stream, "localhost".to_owned()).await?,
+            _bare: bare,
+        })
     }
 
-    pub(crate) async fn claim(&self) -> anyhow::Result<Claim> {
-        let body = Bytes::from(Daemon::order().to_string());
-        let answer = self.0.client.post("/v1/claim", body).await?;
-        Claim::read(&answer.body, answer.latency)
+    pub(crate) async fn claim(&mut self) -> anyhow::Result<Claim> {
+        self.client.claim().await
     }
 }
 
