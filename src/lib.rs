@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | `meta` | words of the Kubernetes API: resource versions, selectors, names, times | |
 //! | `api` | types of our API groups and their keys | `meta` |
-//! | `telemetry` | log setup, metrics registry, readiness, shutdown token | |
+//! | `telemetry` | log setup, metrics registry, readiness, shutdown token, tasks and work that outlives who waits for it | |
 //! | `serving` | TLS material and reload, accept loop, connection limit, drain | |
 //! | `store` | a versioned store: version chains, change log, pages, watch cursors | `meta` |
 //! | `schema` | structural schemas: pruning, defaults, validation, OpenAPI documents, CRDs | `meta` |

@@ -9,6 +9,8 @@ use crate::scale::Trial;
 
 /// Measures the server under load.
 #[derive(Clone, Debug, Parser, Serialize)]
+// `hack/bench growth` gives flags of its own, which those of its caller outweigh.
+#[command(args_override_self = true)]
 pub(crate) struct Options {
     /// Simulated nodes.
     #[arg(long, env = "BENCH_NODES", default_value_t = 200)]

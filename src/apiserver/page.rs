@@ -38,7 +38,7 @@ pub(super) struct ContinueToken {
     name: String,
     /// How many objects follow, if it was told: the next page need not count them.
     #[serde(rename = "left", default, skip_serializing_if = "Option::is_none")]
-    left: Option<usize>,
+    remaining: Option<usize>,
 }
 
 impl ContinueToken {
@@ -48,14 +48,14 @@ impl ContinueToken {
             version: version.map_or(0, ResourceVersion::as_u64),
             namespace: last.namespace.to_string(),
             name: last.name.to_string(),
-            left: None,
+            remaining: None,
         }
     }
 
     /// The same place, with so many objects behind it at its version.
     #[must_use]
-    pub(super) fn before(self, left: Option<usize>) -> Self {
-        Self { left, ..self }
+    pub(super) fn with_remaining(self, remaining: Option<usize>) -> Self {
+        Self { remaining, ..self }
     }
 
     /// Reads a token.
@@ -79,8 +79,8 @@ impl ContinueToken {
     }
 
     /// How many objects follow, if the page before told. Whoever forges it is told what they forged.
-    pub(super) fn left(&self) -> Option<usize> {
-        self.left.filter(|_| self.version != 0)
+    pub(super) fn remaining(&self) -> Option<usize> {
+        self.remaining.filter(|_| self.version != 0)
     }
 
     /// The object to go on behind.
@@ -122,6 +122,13 @@ mod tests {
         }
         let inconsistent = ContinueToken::new("things/ns".to_owned(), None, &Key::new("ns", "a"));
         assert_eq!(inconsistent.version(), None);
+        // Made before tokens told how many follow.
+        assert_eq!(again.remaining(), None);
+        let parsed = |token: ContinueToken| ContinueToken::parse(&token.to_string()).unwrap();
+        let told = parsed(again.with_remaining(Some(7)));
+        assert_eq!(told.remaining(), Some(7));
+        let of_no_version = parsed(inconsistent.with_remaining(Some(7)));
+        assert_eq!(of_no_version.remaining(), None);
     }
 
     proptest! {

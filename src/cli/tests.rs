@@ -157,11 +157,10 @@ async fn what_is_written_while_the_server_ends_is_kept_on_its_node() {
 }
 
 #[test]
-fn an_agent_works_on_one_thread_and_others_on_all_cores() {
-    let n_workers = |command: &[&str]| {
+fn an_agent_works_on_one_thread_unless_more_are_asked_for() {
+    let n_workers = |command: &[&str], asked| {
         let arguments = ["sandbox-apiserver"].iter().chain(command);
-        let runtime = Cli::parse_from(arguments).runtime().unwrap();
-        runtime.metrics().num_workers()
+        Cli::parse_from(arguments).n_workers(asked)
     };
     let agent = [
         "agent",
@@ -169,7 +168,7 @@ fn an_agent_works_on_one_thread_and_others_on_all_cores() {
         "--sandboxd-token-file=t",
         "--state-dir=s",
     ];
-    assert_eq!(n_workers(&agent), 1);
-    let n_cores = std::thread::available_parallelism().unwrap().get();
-    assert_eq!(n_workers(&["sim"]), n_cores);
+    assert_eq!(n_workers(&agent, false), Some(1));
+    assert_eq!(n_workers(&agent, true), None);
+    assert_eq!(n_workers(&["sim"], false), None);
 }

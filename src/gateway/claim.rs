@@ -109,11 +109,13 @@ impl Gateway {
             terminating: taken.terminating,
         })?;
         let claim = Claim::new(self.clone(), Arc::new(name), order, quota);
-        let (answer_tx, mut answer_rx) = oneshot::channel();
-        let run = Attended::new(&self.inner.tasks, claim.run(answer_tx));
+        let (answer_tx, answer_rx) = oneshot::channel();
+        let mut run = Attended::new(&self.inner.tasks, claim.run(answer_tx));
+        // Behind the claim, and so dropped before it: what goes on without us sees that nobody waits.
+        let mut answer_rx = answer_rx;
         let answer = tokio::select! {
             biased;
-            () = run => answer_rx.await,
+            _ = &mut run => answer_rx.await,
             answer = &mut answer_rx => answer,
         };
         let answer = answer.unwrap_or(Err(Error::Ending));

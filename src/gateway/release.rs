@@ -50,7 +50,9 @@ impl Gateway {
             return Ok(forgotten);
         }
         self.check_release(&record.value)?;
-        Attended::new(&self.inner.tasks, self.clone().release_kept(record)).await
+        let release = self.clone().release_kept(record);
+        let released = Attended::new(&self.inner.tasks, release).await;
+        released.unwrap_or(Err(Error::Ending))
     }
 
     /// Whether a release of the sandbox could be begun now.

@@ -1,6 +1,7 @@
 //! Work that is done where somebody waits for it, and elsewhere once nobody does.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -11,7 +12,8 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 /// Polls `work`. Dropped before its end, it leaves the rest to a task: what was begun is finished in any case. A task from the
 /// beginning was rejected: who waits for one is woken by it, on another core most times, which takes longer than the work.
 ///
-/// Either way it is counted among the tasks that it was made with until it ends.
+/// Either way it is counted among the tasks that it was made with until it ends, and a panic in it is its own: who waits hears of it,
+/// as of a task's, and goes on.
 #[derive(Debug)]
 pub struct Attended<W>
 where
@@ -22,6 +24,11 @@ where
     runtime: Handle,
     _counted: TaskTrackerToken,
 }
+
+/// The work has panicked, which the log tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the work panicked")]
+pub struct Panicked;
 
 impl<W> Attended<W>
 where
@@ -45,18 +52,22 @@ impl<W> Future for Attended<W>
 where
     W: Future<Output: Send> + Send + 'static,
 {
-    type Output = W::Output;
+    type Output = Result<W::Output, Panicked>;
 
     /// # Panics
     /// After its end.
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<W::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // Not in its place while it is polled: what has panicked is not to be gone on with.
         let mut work = self.work.take().expect("polled after its end");
-        let polled = work.as_mut().poll(cx);
-        if polled.is_pending() {
-            self.work = Some(work);
+        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Ok(Poll::Pending) => {
+                self.work = Some(work);
+                Poll::Pending
+            }
+            // The panic's hook has said where.
+            Err(_) => Poll::Ready(Err(Panicked)),
         }
-        polled
     }
 }
 
@@ -73,9 +84,8 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::{panic::AssertUnwindSafe, time::Duration};
+    use std::time::Duration;
 
-    use futures::FutureExt;
     use tokio::{
         sync::oneshot,
         time::{sleep, timeout},
@@ -107,15 +117,16 @@ mod tests {
             tokio::task::try_id()
         });
         assert_eq!(tasks.len(), 1);
-        assert_eq!(work.await, here);
+        assert_eq!(work.await, Ok(here));
         assert!(tasks.is_empty());
     }
 
     #[tokio::test]
-    async fn what_has_panicked_is_not_gone_on_with() {
+    async fn a_panic_is_the_works_own() {
         let tasks = TaskTracker::new();
-        let work = Attended::new(&tasks, async { panic!("on purpose") });
-        assert!(AssertUnwindSafe(work).catch_unwind().await.is_err());
+        let mut work = Attended::new(&tasks, async { panic!("on purpose") });
+        assert_eq!((&mut work).await, Err(Panicked));
+        drop(work);
         assert!(tasks.is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! What an operator sees of the process: its log, its metrics, its health, and how it ends.
+//! What an operator sees of the process: its log, its metrics, its health, and how it ends; and its tasks, with the work that outlives
+//! who waits for it.
 //!
 //! The lowest room that knows of a process. Other rooms take a [`Check`], a [`Metrics`] or a [`Tasks`] as an argument, so
 //! that nothing here is global but the log.
@@ -10,7 +11,7 @@ mod readiness;
 mod shutdown;
 mod tasks;
 
-pub use attended::Attended;
+pub use attended::{Attended, Panicked};
 pub use log::{DEFAULT_FILTER, Error, LogFormat, Result, init_log};
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics, latency_histogram};
 pub use readiness::{Check, Probe, ProbeAnswer, Readiness};

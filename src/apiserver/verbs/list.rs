@@ -89,7 +89,7 @@ pub(super) async fn list<R: Resource>(
     Ok(response(StatusCode::OK, MediaType::Json.as_str(), body))
 }
 
-/// Where a list begins.
+/// Where a list begins: found by [`settle`].
 struct Beginning {
     /// The version to read at.
     at: ResourceVersion,
@@ -99,6 +99,7 @@ struct Beginning {
     behind: Option<usize>,
 }
 
+/// Where the list begins that was asked for, once the store has come so far.
 async fn settle<R: Resource>(
     resource: &R,
     start: &Start,
@@ -121,10 +122,11 @@ async fn settle<R: Resource>(
         }
         Start::Exact(version) => {
             reach(store, *version).await?;
+            let newest = at_head();
             Ok(Beginning {
                 at: *version,
                 after: None,
-                behind: None,
+                behind: newest.behind.filter(|_| newest.at == *version),
             })
         }
         Start::Continue(token) => {
@@ -138,7 +140,7 @@ async fn settle<R: Resource>(
             Ok(Beginning {
                 at: version,
                 after: Some(key),
-                behind: token.left(),
+                behind: token.remaining(),
             })
         }
     }
@@ -244,7 +246,9 @@ impl<R: Resource> Lister<R> {
         if more && let Some(last) = &self.resume {
             let is_everything = self.selection.is_everything();
             end.remaining = is_everything.then(|| self.remaining(last)).flatten();
-            let token = self.token(Some(self.at), last).before(end.remaining);
+            let token = self
+                .token(Some(self.at), last)
+                .with_remaining(end.remaining);
             end.continue_token = Some(token.to_string());
         }
         self.form

@@ -52,12 +52,14 @@ impl Gateway {
             Unreserved::NotRead => Refusal::fallback("the node's daemon does not answer"),
             Unreserved::NothingWarm => Refusal::fallback("the node has nothing warm of the pool"),
         })?;
-        let (answer_tx, mut answer_rx) = oneshot::channel();
+        let (answer_tx, answer_rx) = oneshot::channel();
         let delivery = self.clone().deliver(order, reservation, answer_tx);
-        let delivery = Attended::new(&self.0.tasks, delivery);
+        let mut delivery = Attended::new(&self.0.tasks, delivery);
+        // Behind the delivery, and so dropped before it: what goes on without us sees that nobody waits.
+        let mut answer_rx = answer_rx;
         let answer = tokio::select! {
             biased;
-            () = delivery => answer_rx.await,
+            _ = &mut delivery => answer_rx.await,
             answer = &mut answer_rx => answer,
         };
         self.0.metrics.claim_seconds(begun.elapsed());
