@@ -19,7 +19,7 @@ use crate::{
     sandboxd::{self, CheckpointClaim, ClaimReply, ClaimRequest, Claimed},
     snapshots::Snapshot,
     store::Stored,
-    telemetry::Attended,
+    telemetry::answer_of,
 };
 
 /// Nodes asked for one claim before it is given up.
@@ -110,14 +110,7 @@ impl Gateway {
         })?;
         let claim = Claim::new(self.clone(), Arc::new(name), order, quota);
         let (answer_tx, answer_rx) = oneshot::channel();
-        let mut run = Attended::new(&self.inner.tasks, claim.run(answer_tx));
-        // Behind the claim, and so dropped before it: what goes on without us sees that nobody waits.
-        let mut answer_rx = answer_rx;
-        let answer = tokio::select! {
-            biased;
-            _ = &mut run => answer_rx.await,
-            answer = &mut answer_rx => answer,
-        };
+        let answer = answer_of(&self.inner.tasks, claim.run(answer_tx), answer_rx).await;
         let answer = answer.unwrap_or(Err(Error::Ending));
         let metrics = &self.inner.metrics;
         metrics

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 /// Polls `work`. Dropped before its end, it leaves the rest to a task: what was begun is finished in any case. A task from the
@@ -45,6 +45,28 @@ where
             runtime: Handle::current(),
             _counted: tasks.token(),
         }
+    }
+}
+
+/// What `work` sends to `answer_rx`, as soon as it is there: what it does afterwards is left to a task. An error is work that
+/// ended without an answer.
+///
+/// Whoever drops this before is seen by the work to have left: `answer_rx` is closed before it goes on.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub async fn answer_of<T>(
+    tasks: &TaskTracker,
+    work: impl Future<Output = ()> + Send + 'static,
+    answer_rx: oneshot::Receiver<T>,
+) -> Result<T, oneshot::error::RecvError> {
+    let mut work = Attended::new(tasks, work);
+    // Behind the work, and so dropped before it.
+    let mut answer_rx = answer_rx;
+    tokio::select! {
+        biased;
+        _ = &mut work => answer_rx.await,
+        answer = &mut answer_rx => answer,
     }
 }
 

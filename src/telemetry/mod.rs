@@ -11,7 +11,7 @@ mod readiness;
 mod shutdown;
 mod tasks;
 
-pub use attended::{Attended, Panicked};
+pub use attended::{Attended, Panicked, answer_of};
 pub use log::{DEFAULT_FILTER, Error, LogFormat, Result, init_log};
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics, latency_histogram};
 pub use readiness::{Check, Probe, ProbeAnswer, Readiness};

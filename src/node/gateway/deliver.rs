@@ -15,7 +15,7 @@ use crate::{
     feed::{Reservation, Row, State, Unreserved},
     meta::{is_dns1123_label, is_dns1123_subdomain},
     sandboxd::{self, ClaimReply, ClaimRequest, Claimed, NodeTime},
-    telemetry::Attended,
+    telemetry::answer_of,
 };
 
 type Answer = Result<Granted, Refusal>;
@@ -54,14 +54,7 @@ impl Gateway {
         })?;
         let (answer_tx, answer_rx) = oneshot::channel();
         let delivery = self.clone().deliver(order, reservation, answer_tx);
-        let mut delivery = Attended::new(&self.0.tasks, delivery);
-        // Behind the delivery, and so dropped before it: what goes on without us sees that nobody waits.
-        let mut answer_rx = answer_rx;
-        let answer = tokio::select! {
-            biased;
-            _ = &mut delivery => answer_rx.await,
-            answer = &mut answer_rx => answer,
-        };
+        let answer = answer_of(&self.0.tasks, delivery, answer_rx).await;
         self.0.metrics.claim_seconds(begun.elapsed());
         answer.unwrap_or_else(|_| Err(Refusal::fallback("the agent is ending")))
     }
